@@ -16,7 +16,7 @@ pub fn baseline(pair: &mut Pair, header: usize, payload: usize) -> Cost {
     let packet = header + payload;
     let wire = &mut pair.sender.wire.bytes;
 
-    let (from, base) = (&pair.sender.arena, pair.sender.arena.base());
+    let (from, base) = (&pair.sender.ends.arena, pair.sender.ends.arena.base());
     let start = clock.now();
     for message in 0..MESSAGES {
         let out = &mut wire[message * packet..][..packet];
@@ -25,7 +25,7 @@ pub fn baseline(pair: &mut Pair, header: usize, payload: usize) -> Cost {
         black_box(crc32fast::hash(out));
     }
     let middle = clock.now();
-    let (to, base) = (&pair.receiver.arena, pair.receiver.arena.base());
+    let (to, base) = (&pair.receiver.ends.arena, pair.receiver.ends.arena.base());
     for message in 0..MESSAGES {
         let data = &wire[message * packet..][..packet];
         black_box(crc32fast::hash(data));

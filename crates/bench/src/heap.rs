@@ -50,6 +50,7 @@ fn grown(heap: Heap, qps: usize, queue: u32) -> Result<f64> {
     }
     let after = (heap.live)();
     // Subtract the benchmark's own four bytes per queue pair number.
-    let harness = size_of_val(&pair.sender.qpns[..]) + size_of_val(&pair.receiver.qpns[..]);
+    let harness =
+        size_of_val(&pair.sender.ends.qpns[..]) + size_of_val(&pair.receiver.ends.qpns[..]);
     Ok((after - before - harness) as f64 / (2 * qps) as f64)
 }

@@ -2,7 +2,8 @@
 //!
 //! Times vary with the load of a machine; instruction counts do not. Callgrind counts the
 //! instructions of `sender_work` and `receiver_work`, in which all work of the two sides
-//! happens. The engines get the time from a clock that advances by fixed steps, because
+//! happens: that of two engines, or of two shards. The counts of shards show the cost of captures
+//! that do not run and of the flight recorder. The engines get the time from a clock that advances by fixed steps, because
 //! callgrind is slow and timers would expire.
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use ferroce_wire::Mtu;
 
 use crate::pair::Pair;
+use crate::shard_pair::ShardPair;
 use crate::traffic::{MESSAGES, Op, Setup, Traffic};
 
 /// Part of the names of the functions whose instructions are counted, for each side.
@@ -19,18 +21,32 @@ pub const SIDES: [(&str, &str); 2] = [("sender", "sender_work"), ("receiver", "r
 /// Number of exchanges of a workload: enough that the first, which allocates, adds little.
 const EXCHANGES: usize = 40;
 
-/// A fixed workload of the engine.
+/// A fixed workload.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Workload {
     /// Name in the file of counts.
     pub name: &'static str,
+    part: Part,
     op: Op,
     size: usize,
     mtu: Mtu,
 }
 
+/// The part of a program whose instructions are counted.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+enum Part {
+    /// The engine.
+    Engine,
+    /// A shard without captures and recorder: the compiler has removed them.
+    Shard,
+    /// A shard whose captures and recorder are off.
+    TapsOff,
+    /// A shard with the flight recorder.
+    Recorder,
+}
+
 /// All workloads.
-pub const WORKLOADS: [Workload; 5] = [
+pub const WORKLOADS: [Workload; 11] = [
     workload("64 B SEND", Op::Send, 64, Mtu::Mtu1024),
     workload("64 KiB WRITE, MTU 1024", Op::Write, 64 << 10, Mtu::Mtu1024),
     workload(
@@ -41,11 +57,28 @@ pub const WORKLOADS: [Workload; 5] = [
     ),
     workload("4 KiB WRITE, MTU 4096", Op::Write, 4 << 10, Mtu::Mtu4096),
     workload("64 KiB READ, MTU 1024", Op::Read, 64 << 10, Mtu::Mtu1024),
+    small("shard, 64 B SEND, no taps", Part::Shard),
+    small("shard, 64 B SEND, taps off", Part::TapsOff),
+    small("shard, 64 B SEND, recorder", Part::Recorder),
+    long("shard, 64 KiB WRITE, no taps", Part::Shard),
+    long("shard, 64 KiB WRITE, taps off", Part::TapsOff),
+    long("shard, 64 KiB WRITE, recorder", Part::Recorder),
 ];
+
+const fn small(name: &'static str, part: Part) -> Workload {
+    let engine = workload(name, Op::Send, 64, Mtu::Mtu1024);
+    Workload { part, ..engine }
+}
+
+const fn long(name: &'static str, part: Part) -> Workload {
+    let engine = workload(name, Op::Write, 64 << 10, Mtu::Mtu1024);
+    Workload { part, ..engine }
+}
 
 const fn workload(name: &'static str, op: Op, size: usize, mtu: Mtu) -> Workload {
     Workload {
         name,
+        part: Part::Engine,
         op,
         size,
         mtu,
@@ -63,31 +96,53 @@ impl Workload {
             size: self.size,
             burst: MESSAGES,
         };
-        let mut pair = Pair::new(Setup {
+        let setup = Setup {
             qps: 1,
             queue: MESSAGES as u32,
             icrc: true,
             mtu: self.mtu,
-        })?;
-        pair.use_steps();
-        for _ in 0..EXCHANGES {
-            pair.exchange(traffic)?;
+        };
+        match self.part {
+            Part::Engine => {
+                let mut pair = Pair::new(setup)?;
+                pair.use_steps();
+                for _ in 0..EXCHANGES {
+                    pair.exchange(traffic)?;
+                }
+                ensure!(pair.arrived(traffic), WRONG_BYTES);
+            }
+            Part::Shard => run_shards(ShardPair::<false>::new(setup, false)?, traffic)?,
+            Part::TapsOff => run_shards(ShardPair::<true>::new(setup, false)?, traffic)?,
+            Part::Recorder => run_shards(ShardPair::<true>::new(setup, true)?, traffic)?,
         }
-        ensure!(pair.arrived(traffic), "the workload moved the wrong bytes");
         // An exchange is one packet for each of its messages, or one message of as many.
         Ok(EXCHANGES * MESSAGES)
     }
 }
 
-/// Runs the sender's work. Callgrind finds it by this name, so it is not inlined.
+fn run_shards<const TAPS: bool>(mut pair: ShardPair<TAPS>, traffic: Traffic) -> Result<()> {
+    for _ in 0..EXCHANGES {
+        pair.exchange(traffic)?;
+    }
+    ensure!(pair.arrived(traffic), WRONG_BYTES);
+    ensure!(pair.is_recorded()?, "the recorder did not what it should");
+    Ok(())
+}
+
+const WRONG_BYTES: &str = "the workload moved the wrong bytes";
+
+/// Runs the sender's work. Callgrind finds it by this name, so it is not inlined, and a number
+/// makes it differ from the receiver's, with which the linker would merge it.
 #[inline(never)]
 pub(crate) fn sender_work<T>(work: impl FnOnce() -> T) -> T {
+    core::hint::black_box(0_u8);
     work()
 }
 
 /// Runs the receiver's work.
 #[inline(never)]
 pub(crate) fn receiver_work<T>(work: impl FnOnce() -> T) -> T {
+    core::hint::black_box(1_u8);
     work()
 }
 

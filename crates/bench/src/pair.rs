@@ -41,12 +41,13 @@ impl Pair {
 
     /// Adds connected queue pairs.
     pub(crate) fn add_qps(&mut self, count: usize, queue: u32) -> Result<()> {
-        let first = self.sender.qpns.len();
-        self.sender.create_qps(count, queue)?;
-        self.receiver.create_qps(count, queue)?;
+        let (a, b) = (&mut self.sender, &mut self.receiver);
+        let first = a.ends.qpns.len();
+        a.ends.create_qps(&mut a.engine, count, queue)?;
+        b.ends.create_qps(&mut b.engine, count, queue)?;
         for index in first..first + count {
-            self.sender.connect(index, &self.receiver)?;
-            self.receiver.connect(index, &self.sender)?;
+            a.ends.connect(&mut a.engine, index, &b.ends)?;
+            b.ends.connect(&mut b.engine, index, &a.ends)?;
         }
         Ok(())
     }
@@ -90,7 +91,8 @@ impl Pair {
             watch.side = 1;
             receiver_work(|| {
                 for (message, &qp) in turn.clone() {
-                    receiver.post_recv(watch.now(), qp, message)?;
+                    let (ends, engine) = (&receiver.ends, &mut receiver.engine);
+                    ends.post_recv(engine, watch.now(), qp, message)?;
                 }
                 Ok::<_, anyhow::Error>(())
             })?;
@@ -100,7 +102,8 @@ impl Pair {
         watch.side = 0;
         sender_work(|| {
             for (message, &qp) in turn {
-                sender.post_send(watch.now(), qp, message, traffic, receiver)?;
+                let (ends, engine) = (&sender.ends, &mut sender.engine);
+                ends.post_send(engine, watch.now(), qp, message, traffic, &receiver.ends)?;
             }
             Ok::<_, anyhow::Error>(())
         })?;
@@ -140,7 +143,7 @@ impl Pair {
 
     /// Assigns a queue pair to each message, before the measurement starts.
     fn choose_qps(&mut self, burst: usize) {
-        let qps = self.sender.qpns.len();
+        let qps = self.sender.ends.qpns.len();
         for (message, qp) in self.turn.iter_mut().enumerate() {
             *qp = (self.next_qp + message / burst) % qps;
         }
@@ -158,7 +161,10 @@ impl Pair {
 
     /// Returns true if each message of the last exchange has arrived.
     pub fn arrived(&self, traffic: Traffic) -> bool {
-        let (a, b) = (self.sender.arena.bytes(), self.receiver.arena.bytes());
+        let (a, b) = (
+            self.sender.ends.arena.bytes(),
+            self.receiver.ends.arena.bytes(),
+        );
         (0..messages(traffic))
             .map(|message| message * SLOT..message * SLOT + traffic.size)
             .all(|slot| a[slot.clone()] == b[slot])
@@ -170,7 +176,11 @@ impl Pair {
             Op::Send | Op::Write => &self.receiver,
             Op::Read => &self.sender,
         };
-        side.arena.bytes_mut().iter_mut().for_each(|b| *b = !*b);
+        side.ends
+            .arena
+            .bytes_mut()
+            .iter_mut()
+            .for_each(|b| *b = !*b);
     }
 }
 

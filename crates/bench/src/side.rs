@@ -25,15 +25,9 @@ const WIRE_PACKETS: usize = 4 * MESSAGES;
 /// An engine with its memory, queues and sent packets.
 pub struct Side {
     pub(crate) engine: Engine,
-    pub(crate) arena: Arena,
-    pub(crate) qpns: Vec<u32>,
+    pub(crate) ends: Ends,
     pub(crate) wire: Wire,
     icrc: bool,
-    mtu: Mtu,
-    address: IpAddr,
-    pd: Arc<Pd>,
-    mr: Arc<Mr>,
-    cq: Arc<Cq>,
     batch: Batch,
 }
 
@@ -51,9 +45,21 @@ struct Sent {
     flow: Flow,
 }
 
-impl Side {
-    /// Creates side 0 or 1, without queue pairs.
-    pub(crate) fn new(number: u8, setup: Setup) -> Result<Side> {
+/// The memory and the queues of a side.
+pub(crate) struct Ends {
+    pub(crate) arena: Arena,
+    pub(crate) qpns: Vec<u32>,
+    mtu: Mtu,
+    address: IpAddr,
+    pd: Arc<Pd>,
+    mr: Arc<Mr>,
+    cq: Arc<Cq>,
+}
+
+impl Ends {
+    /// Creates the memory and the queues of side 0 or 1, without queue pairs. Returns them with
+    /// their engine.
+    pub(crate) fn new(number: u8, setup: Setup) -> Result<(Ends, Engine)> {
         let regions = Arc::new(Regions::new([number; 32]));
         let config = Config {
             port_mtu: Mtu::Mtu4096,
@@ -73,23 +79,17 @@ impl Side {
             base,
             access,
         )?;
-        Ok(Side {
-            engine: Engine::new(config, regions, Arc::new(Counters::default())),
+        let ends = Ends {
             arena,
             qpns: Vec::new(),
-            wire: Wire {
-                bytes: vec![0; WIRE_PACKETS * (MAX_HEADER_LEN + SLOT + ICRC_LEN)],
-                sent: Vec::with_capacity(WIRE_PACKETS),
-                faults: Vec::new(),
-            },
-            icrc: setup.icrc,
             mtu: setup.mtu,
             address: Ipv4Addr::new(10, 0, 0, number + 1).into(),
             pd,
             mr,
             cq: Cq::new(0, 4 * MESSAGES as u32)?,
-            batch: Batch::new(MESSAGES, RUN_LIMITS),
-        })
+        };
+        let engine = Engine::new(config, regions, Arc::new(Counters::default()));
+        Ok((ends, engine))
     }
 
     /// Returns the address of a message in memory.
@@ -106,7 +106,12 @@ impl Side {
     }
 
     /// Creates queue pairs, which are not connected yet.
-    pub(crate) fn create_qps(&mut self, count: usize, queue: u32) -> Result<()> {
+    pub(crate) fn create_qps(
+        &mut self,
+        engine: &mut Engine,
+        count: usize,
+        queue: u32,
+    ) -> Result<()> {
         let init = QpInit {
             qp_type: QpType::Rc,
             pd: Some(Arc::clone(&self.pd)),
@@ -124,14 +129,14 @@ impl Side {
             sq_sig_all: false,
         };
         for _ in 0..count {
-            let (qpn, _) = self.engine.create_qp(&init)?;
+            let (qpn, _) = engine.create_qp(&init)?;
             self.qpns.push(qpn);
         }
         Ok(())
     }
 
     /// Connects queue pair `index` to that of the peer.
-    pub(crate) fn connect(&mut self, index: usize, peer: &Side) -> Result<()> {
+    pub(crate) fn connect(&self, engine: &mut Engine, index: usize, peer: &Ends) -> Result<()> {
         let qpn = self.qpns[index];
         let attr = QpAttr {
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
@@ -175,7 +180,7 @@ impl Side {
             (QpState::Rts, rts),
         ] {
             let attr = QpAttr { state, ..attr };
-            self.engine
+            engine
                 .modify_qp(Time::ZERO, qpn, &attr, mask | AttrMask::STATE)
                 .with_context(|| format!("cannot move a queue pair to {state:?}"))?;
         }
@@ -183,22 +188,29 @@ impl Side {
     }
 
     /// Posts a receive for a message.
-    pub(crate) fn post_recv(&mut self, now: Time, qp: usize, message: usize) -> Result<()> {
+    pub(crate) fn post_recv(
+        &self,
+        engine: &mut Engine,
+        now: Time,
+        qp: usize,
+        message: usize,
+    ) -> Result<()> {
         let wr = RecvWr {
             wr_id: message as u64,
             sges: &[self.sge(message, SLOT)],
         };
-        Ok(self.engine.post_recv(now, self.qpns[qp], &wr)?)
+        Ok(engine.post_recv(now, self.qpns[qp], &wr)?)
     }
 
     /// Posts a message.
     pub(crate) fn post_send(
-        &mut self,
+        &self,
+        engine: &mut Engine,
         now: Time,
         qp: usize,
         message: usize,
         traffic: Traffic,
-        peer: &Side,
+        peer: &Ends,
     ) -> Result<()> {
         let (remote_addr, rkey) = (peer.slot(message), peer.mr.rkey());
         let wr = SendWr {
@@ -217,7 +229,39 @@ impl Side {
             ud: None,
             xrc_srq: 0,
         };
-        Ok(self.engine.post_send(now, self.qpns[qp], wr)?)
+        Ok(engine.post_send(now, self.qpns[qp], wr)?)
+    }
+
+    /// Polls all completions; returns their number.
+    pub(crate) fn poll_cq(&self) -> Result<usize> {
+        let mut failed = None;
+        let count = self.cq.poll(usize::MAX, |wc| {
+            if wc.status != WcStatus::Success {
+                failed = Some(wc);
+            }
+        });
+        match failed {
+            None => Ok(count),
+            Some(wc) => bail!("a work request failed: {wc:?}"),
+        }
+    }
+}
+
+impl Side {
+    /// Creates side 0 or 1, without queue pairs.
+    pub(crate) fn new(number: u8, setup: Setup) -> Result<Side> {
+        let (ends, engine) = Ends::new(number, setup)?;
+        Ok(Side {
+            engine,
+            ends,
+            wire: Wire {
+                bytes: vec![0; WIRE_PACKETS * (MAX_HEADER_LEN + SLOT + ICRC_LEN)],
+                sent: Vec::with_capacity(WIRE_PACKETS),
+                faults: Vec::new(),
+            },
+            icrc: setup.icrc,
+            batch: Batch::new(MESSAGES, RUN_LIMITS),
+        })
     }
 
     /// Sends all packets. They stay in `wire` until the other side receives them.
@@ -229,7 +273,8 @@ impl Side {
         loop {
             let more = self.engine.poll_transmit(now, &mut self.batch);
             watch.stage(Stage::PollTransmit);
-            self.wire.assemble(&self.batch, self.icrc, &self.arena)?;
+            self.wire
+                .assemble(&self.batch, self.icrc, &self.ends.arena)?;
             watch.stage(Stage::Assemble);
             self.engine.finish_transmit(now, &mut self.batch);
             watch.stage(Stage::FinishTransmit);
@@ -254,7 +299,7 @@ impl Side {
                 payload: &peer.wire.bytes[sent.bytes.clone()],
             };
             while let Some((datagram, rest)) = run.split_first(sent.segment) {
-                let (now, memory) = (watch.now(), &self.arena);
+                let (now, memory) = (watch.now(), &self.ends.arena);
                 let predicted = self
                     .engine
                     .receive_predicted(now, memory, &run, sent.segment);
@@ -279,17 +324,9 @@ impl Side {
 
     /// Polls all completions; returns their number.
     pub(crate) fn poll_cq(&mut self, watch: &mut Stopwatch) -> Result<usize> {
-        let mut failed = None;
-        let count = self.cq.poll(usize::MAX, |wc| {
-            if wc.status != WcStatus::Success {
-                failed = Some(wc);
-            }
-        });
+        let count = self.ends.poll_cq()?;
         watch.stage(Stage::PollCq);
-        match failed {
-            None => Ok(count),
-            Some(wc) => bail!("a work request failed: {wc:?}"),
-        }
+        Ok(count)
     }
 }
 

@@ -1,7 +1,7 @@
 //! `ferroce explain`: tells why queue pairs failed, and decodes `vendor_err`.
 //!
-//! Programs write failures, and with the flight recorder their last packets, to journals in
-//! shared memory. ferroced keeps the journals of programs that have ended.
+//! Programs write failures and their last packets to journals in shared memory. ferroced keeps the
+//! journals of programs that have ended.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use ferroce_control::Story;
 use ferroce_device::transport::{VENDOR_CODES, VendorCode};
-use ferroce_trace::{CELLS, Direction, JournalFile, JournalReader, QpStory, Record};
+use ferroce_trace::{Direction, JournalFile, JournalReader, QpStory, Record};
 use ferroce_wire::Packet as Parsed;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
@@ -25,17 +25,20 @@ use crate::output::{self, Format};
 
 /// Numbers from here on are those of queue pairs: their top byte is a slot.
 const FIRST_QPN: u32 = 0x1_0000;
+/// Packets and decisions that are shown of each queue pair, if all queue pairs are shown.
+const BRIEF: usize = 10;
 
 /// Tell why a queue pair failed, or what a vendor_err means
 #[derive(Debug, Args)]
 #[command(
     long_about = "\
 Tells why queue pairs failed: the reason in words, the code that programs see as vendor_err, and what \
-to do. Without a number it tells of all queue pairs that failed, of programs that run and of the last \
-16 that have ended, even if they were killed. Root sees all programs, others their own.
+to do; and the causes of asynchronous events. Without a number it tells of all queue pairs that failed, of programs that run and of the last \
+16 that have ended with a failure, even if they were killed. Root sees all programs, others their own.
 
-With the flight recorder (`ferroce run --record`, or FERROCE_RECORDER=1 for any program) it also \
-shows the last 256 packets and decisions of each queue pair, with headers only.",
+Programs on links of type rxe record the last 256 packets and decisions of each queue pair, with \
+headers only; on the local wire, only packets that something was decided about. With a number this command shows all of them, and those of queue pairs that have not \
+failed, too; without, the last 10. FERROCE_RECORDER=0 in the environment of a program turns the recorder off, and 1 includes all packets on the local wire.",
     after_long_help = "\
 EXAMPLES
     ferroce explain
@@ -104,7 +107,10 @@ impl ExplainArgs {
                 && match only {
                     Some(qpn) => told.story.qpn == qpn,
                     // With a file, packets of queue pairs without a failure count as well.
-                    None => self.write.is_some() || told.story.failure().is_some(),
+                    None => {
+                        let has_failed = told.story.failure().is_some();
+                        self.write.is_some() || has_failed || told.is_device()
+                    }
                 }
         };
         let told: Vec<&Told<'_>> = all.iter().filter(wanted).collect();
@@ -121,18 +127,24 @@ impl ExplainArgs {
             return format.write_json(&told.iter().map(|told| told.shown()).collect::<Vec<_>>());
         }
         if told.is_empty() {
-            return output::write("no queue pair has failed\n");
+            return output::write(
+                "no queue pair has failed, and there was no asynchronous event\n",
+            );
         }
         let mut text = String::new();
         for told in told {
             if !text.is_empty() {
                 text.push('\n');
             }
-            told.tell(&all, &mut text);
+            let most = if only.is_some() { usize::MAX } else { BRIEF };
+            told.tell(&all, most, &mut text);
         }
         output::write(&text)
     }
 }
+
+const NOT_RECORDED: &str = "  its packets were not recorded: FERROCE_RECORDER=1 includes the local wire; \
+links of type siw have no recorder\n";
 
 /// Returns the story of one queue pair of a program that runs.
 pub(crate) fn story_of(qpn: u32, pid: u32) -> Result<String> {
@@ -143,11 +155,11 @@ pub(crate) fn story_of(qpn: u32, pid: u32) -> Result<String> {
     };
     let mut text = String::new();
     match all.iter().find(is_wanted) {
-        Some(told) => told.tell(&all, &mut text),
-        None => text.push_str(
-            "  it has not failed\n  its packets were not recorded; \
-             `ferroce run --record -- PROGRAM` records the last 256\n",
-        ),
+        Some(told) => told.tell(&all, usize::MAX, &mut text),
+        None => {
+            text.push_str("  it has not failed\n");
+            text.push_str(NOT_RECORDED);
+        }
     }
     Ok(text)
 }
@@ -174,10 +186,18 @@ fn stories(programs: &[Story]) -> Result<Vec<Told<'_>>> {
 }
 
 impl Told<'_> {
-    /// Adds the story to the text.
-    fn tell(&self, all: &[Told<'_>], text: &mut String) {
+    /// Adds the story to the text, with at most this many packets and decisions.
+    fn tell(&self, all: &[Told<'_>], most: usize, text: &mut String) {
         let offset_ns = wall_clock_offset_ns();
         let (qpn, of) = (self.story.qpn, self.program());
+        if self.is_device() {
+            let _infallible = writeln!(text, "asynchronous events of {of}");
+            for record in self.story.records() {
+                let time = time_of_day(record.time_ns.saturating_add_signed(offset_ns));
+                let _infallible = writeln!(text, "    {time}  !  {}", record.text);
+            }
+            return;
+        }
         let _infallible = writeln!(text, "queue pair {qpn:#08x} of {of}");
         match self.story.failure() {
             Some(failure) => tell_failure(&failure, "it failed", text),
@@ -195,18 +215,20 @@ impl Told<'_> {
             .records()
             .filter(|r| r.direction != Direction::None);
         if packets.count() == 0 {
-            text.push_str(
-                "  its packets were not recorded; `ferroce run --record -- PROGRAM` records the last 256\n",
-            );
+            text.push_str(NOT_RECORDED);
             return;
         }
-        let (shown, total) = (self.story.records().count(), self.story.total);
-        let _infallible = match total > shown as u64 {
-            true => writeln!(text, "  the last {shown} of {total} packets and decisions:"),
-            false => writeln!(text, "  its packets and decisions:"),
+        let known = self.story.records().count();
+        let shown = known.min(most);
+        let _infallible = match (shown < known, self.story.is_cut) {
+            (true, _) => writeln!(
+                text,
+                "  the last {shown} packets and decisions; `ferroce explain {qpn:#x}` shows {known}:"
+            ),
+            (_, true) => writeln!(text, "  the last {shown} packets and decisions:"),
+            _ => writeln!(text, "  its packets and decisions:"),
         };
-        debug_assert!(shown <= CELLS);
-        for record in self.story.records() {
+        for record in self.story.records().skip(known - shown) {
             let time = time_of_day(record.time_ns.saturating_add_signed(offset_ns));
             let line = match record.direction {
                 Direction::None => format!("!  {}", record.text),
@@ -224,6 +246,11 @@ impl Told<'_> {
             };
             let _infallible = writeln!(text, "    {time}  {line}");
         }
+    }
+
+    /// Returns true if these are the events of a device and its port.
+    fn is_device(&self) -> bool {
+        self.story.qpn == 0
     }
 
     fn program(&self) -> String {
@@ -261,7 +288,10 @@ impl Told<'_> {
             comm: self.program.process.program.clone(),
             running: self.program.ended_ago.is_none(),
             lqpn: self.story.qpn,
-            reason: failure.map(|failure| failure.text.to_owned()),
+            reason: match self.is_device() {
+                true => self.story.records().last().map(|r| r.text.to_owned()),
+                false => failure.map(|failure| failure.text.to_owned()),
+            },
             vendor_err: failure.map(|failure| failure.length),
             name: known.map(|known| known.name),
             remedy: known.map(|known| known.remedy),

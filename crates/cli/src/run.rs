@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use ferroce_control::path::{QUIET_VARIABLE, RECORDER_VARIABLE, TYPE_VARIABLE};
+use ferroce_control::path::{QUIET_VARIABLE, TYPE_VARIABLE};
 use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
 use ferroce_faults::Plan;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -64,7 +64,8 @@ ENVIRONMENT
     FERROCE_LOG       messages of the libraries on standard error: `debug` prints the
                       reason for each refused call, `warn` the reason for each failed
                       work request; none by default
-    FERROCE_RECORDER  if set: as --record
+    FERROCE_RECORDER  `0`: do not record the last packets of each queue pair, which
+                      `ferroce explain` shows; `1`: those on the local wire, too
     FERROCE_STRICT    `on`: as --strict, `error`: as --strict=error, `off`: neither, even
                       on a link with `strict on`
     FERROCE_PROFILE   as --profile; `off`: none, even on a link with a profile
@@ -112,7 +113,6 @@ EXAMPLES
     ferroce run --netdev eth0 -- ib_send_bw
     ferroce run --no-link -- ibv_devices
     ferroce run --type siw -- rping -s
-    ferroce run --record -- ib_send_bw
     ferroce run --quiet -- python3 train.py
     ferroce run --faults 'drop the 3rd ACK; delay 2ms; fail ibv_reg_mr 2 ENOMEM' -- ./test
     ferroce run --scenario bad-cable.toml -- ./test
@@ -177,10 +177,6 @@ struct Options {
 
     #[command(flatten)]
     strict: StrictOptions,
-
-    /// Record the last 256 packets of each queue pair, for `ferroce explain`
-    #[arg(long)]
-    record: bool,
 
     /// Do not warn about a program that uses another libibverbs or sends nothing
     #[arg(long, short)]
@@ -283,9 +279,6 @@ fn prepare(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result
         Some(folder) => {
             for (variable, value) in libraries::environment(&folder)? {
                 command.env(variable, value);
-            }
-            if options.record {
-                command.env(RECORDER_VARIABLE, "1");
             }
             command.envs(options.strict.environment());
             if options.is_quiet() {

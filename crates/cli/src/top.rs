@@ -96,10 +96,10 @@ impl TopArgs {
         loop {
             let (columns, lines) = terminal.size();
             terminal.draw(&screen.lines(columns, lines))?;
-            match wait(&signals, &samples.bell)? {
+            match wait(&signals, &samples.wakeup)? {
                 Wake::Ended => return Ok(()),
                 Wake::Sample => {
-                    rustix::io::read(&samples.bell, &mut [0; 64])?;
+                    rustix::io::read(&samples.wakeup, &mut [0; 64])?;
                     for sample in samples.receiver.try_iter() {
                         match sample {
                             Ok(sample) => screen.update(sample),
@@ -133,9 +133,9 @@ enum Wake {
     Keys,
 }
 
-fn wait(signals: &OwnedFd, bell: &OwnedFd) -> Result<Wake> {
+fn wait(signals: &OwnedFd, wakeup: &OwnedFd) -> Result<Wake> {
     let stdin = io::stdin();
-    let fds = [signals.as_fd(), stdin.as_fd(), bell.as_fd()];
+    let fds = [signals.as_fd(), stdin.as_fd(), wakeup.as_fd()];
     loop {
         let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         match poll(&mut polled, None) {
@@ -156,12 +156,12 @@ fn wait(signals: &OwnedFd, bell: &OwnedFd) -> Result<Wake> {
 struct Samples {
     receiver: Receiver<Result<Sample>>,
     /// A pipe; readable when there is a sample.
-    bell: OwnedFd,
+    wakeup: OwnedFd,
 }
 
 impl Samples {
     fn start(link: Option<&str>, interval: Duration) -> Result<Samples> {
-        let (bell, ringer) = rustix::pipe::pipe()?;
+        let (wakeup, waker) = rustix::pipe::pipe()?;
         let (sender, receiver) = channel();
         let link = link.map(str::to_owned);
         #[allow(
@@ -169,8 +169,8 @@ impl Samples {
             reason = "keys work while a program is slow"
         )]
         let _runs_until_the_end =
-            std::thread::spawn(move || take_samples(link.as_deref(), interval, &sender, &ringer));
-        Ok(Samples { receiver, bell })
+            std::thread::spawn(move || take_samples(link.as_deref(), interval, &sender, &waker));
+        Ok(Samples { receiver, wakeup })
     }
 }
 
@@ -178,7 +178,7 @@ fn take_samples(
     link: Option<&str>,
     interval: Duration,
     sender: &Sender<Result<Sample>>,
-    ringer: &OwnedFd,
+    waker: &OwnedFd,
 ) {
     loop {
         #[allow(
@@ -187,7 +187,7 @@ fn take_samples(
         )]
         std::thread::sleep(interval);
         let sent = sender.send(sample::take(link));
-        if sent.is_err() || rustix::io::write(ringer, &[0]).is_err() {
+        if sent.is_err() || rustix::io::write(waker, &[0]).is_err() {
             return;
         }
     }

@@ -50,10 +50,14 @@ fn end((mut capture, mut messages): (Child, BufReader<ChildStderr>)) -> String {
 }
 
 fn connected(gid_index: u8) -> (Endpoint, Endpoint) {
+    connected_by(QpType::Rc, gid_index)
+}
+
+fn connected_by(kind: QpType, gid_index: u8) -> (Endpoint, Endpoint) {
     let open = || {
         let options = Options {
             mtu: Some(Mtu::Mtu1024),
-            ..Options::new(QpType::Rc, gid_index)
+            ..Options::new(kind, gid_index)
         };
         Endpoint::open("rxe0", options).expect("a device")
     };
@@ -454,6 +458,120 @@ fn tshark_has_no_complaint_about_unmodified_programs() {
                 assert_eq!(complaints, "", "{program}");
             }
         }
+    });
+}
+
+/// Captures two packets with a command, whose messages and lines are on one terminal or pipe.
+fn two_lines(command: &mut Command) -> String {
+    let mut capture = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut output = BufReader::new(capture.stdout.take().expect("piped"));
+    let mut text = String::new();
+    while !text.contains("capturing") {
+        assert_ne!(output.read_line(&mut text).expect("text"), 0, "{text}");
+    }
+    let _ends = exchange(1);
+    output.read_to_string(&mut text).expect("text");
+    assert!(capture.wait().expect("it ends").success(), "{text}");
+    assert!(text.contains("RC SEND_ONLY"), "{text}");
+    text
+}
+
+#[test]
+fn lines_are_coloured_on_a_terminal_only() {
+    isolated("lines_are_coloured_on_a_terminal_only", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let line = format!("{} capture --count 2 2>&1", common::FERROCE);
+        // script(1) runs its command on a terminal of its own.
+        let on_terminal = |no_color: &str| {
+            let mut script = Command::new("script");
+            script.args(["-qec", &line, "/dev/null"]);
+            two_lines(script.env("NO_COLOR", no_color))
+        };
+        assert!(on_terminal("").contains("\x1b[1mRC SEND_ONLY\x1b[0m"));
+        assert!(!on_terminal("1").contains('\x1b'));
+        let in_pipe = two_lines(Command::new("sh").args(["-c", &line]));
+        assert!(!in_pipe.contains('\x1b'), "{in_pipe}");
+    });
+}
+
+/// SENDs of a UC queue pair, which is neither acknowledged nor sent again: the order of its packets
+/// is that of the posts. Returns the captured packets that were sent.
+fn capture_faults(file: &Path, faults: &str) -> Vec<Captured> {
+    let capture = start(&format!("-w {}", file.display()));
+    let status = Command::new(std::env::current_exe().expect("known"))
+        .args(["faults_are_comments_and_the_same_for_a_seed", "--exact"])
+        .env(ROLE, "1")
+        .env("FERROCE_FAULTS", faults)
+        .stdout(Stdio::null())
+        .status();
+    assert!(status.expect("it runs").success());
+    end(capture);
+    let packets = read(file);
+    packets.into_iter().filter(|packet| packet.sent).collect()
+}
+
+/// The variable that makes a test the program that is captured.
+const ROLE: &str = "CAPTURE_TEST_ROLE";
+
+/// Sends 200 messages of one packet.
+fn send_unreliably() {
+    let (left, _right) = connected_by(QpType::Uc, 1);
+    for number in 0..200 {
+        left.post(number, SendOp::Send { imm: None }, 0, 64)
+            .expect("room");
+        left.succeed(1).expect("sent");
+    }
+}
+
+#[test]
+fn faults_are_comments_and_the_same_for_a_seed() {
+    if std::env::var_os(ROLE).is_some() {
+        return send_unreliably();
+    }
+    isolated("faults_are_comments_and_the_same_for_a_seed", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let file = common::config_dir().with_extension("pcapng");
+        let faults = "seed 7; loss 20%; duplicate 10%; corrupt 10%; reorder 10% by 2; \
+                      delay the 3rd to 9th packet 1ms; drop the 100th packet";
+        let told = |faults: &str| -> Vec<(Vec<u8>, String)> {
+            let packets = capture_faults(&file, faults);
+            let psn = |bytes: &[u8]| Packet::parse(bytes).expect("RoCE").psn().value();
+            let first = psn(&packets[0].bytes);
+            let told = packets.into_iter().map(|packet| {
+                // Each process has other queue pair numbers and PSNs, and so other ICRCs.
+                let mut bytes = packet.bytes;
+                let (psn, end) = (psn(&bytes) - first, bytes.len() - 4);
+                bytes[5..8].fill(0);
+                bytes[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
+                bytes[end..].fill(0);
+                (bytes, packet.comment)
+            });
+            told.collect()
+        };
+        let (first, second) = (told(faults), told(faults));
+        assert_eq!(first.len(), 200);
+        assert_eq!(first, second, "the same seed is the same weather");
+        let other = told(&faults.replace("seed 7", "seed 8"));
+        assert_ne!(first, other, "another seed is another weather");
+        let with = |text: &str| first.iter().filter(|(_, c)| c.contains(text)).count();
+        for (text, most) in [
+            ("dropped by fault: loss 20%", 80),
+            ("sent 2 times by fault: duplicate 10%", 50),
+            ("corrupted by fault: corrupt 10%", 50),
+            ("held back behind 2 by fault: reorder 10% by 2", 50),
+        ] {
+            assert!((5..most).contains(&with(text)), "{text}: {}", with(text));
+        }
+        let late = with("delayed 1 ms by fault: delay the 3rd to 9th packet 1ms");
+        assert!((1..=7).contains(&late), "{late}");
+        let silent = with("") - with("by fault");
+        assert!(silent > 50, "{silent} packets meet no fault");
     });
 }
 

@@ -75,7 +75,12 @@ fn failures_are_explained_in_words() {
     isolated("failures_are_explained_in_words", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
-        assert_eq!(ok("ferroce explain"), "no queue pair has failed\n");
+        // Over UDP all packets are recorded.
+        ok("ferroce link set rxe0 local off");
+        assert_eq!(
+            ok("ferroce explain"),
+            "no queue pair has failed, and there was no asynchronous event\n"
+        );
         let (left, right) = fail();
         let (requester, responder) = (left.qp.qpn(), right.qp.qpn());
         let text = ok("ferroce explain");
@@ -86,12 +91,14 @@ fn failures_are_explained_in_words() {
                 .into(),
             "vendor_err 0x21 (peer-access): the peer refused the access to its memory".into(),
             "vendor_err 0x10 (key-unknown): no memory region or window has the key".into(),
-            "its packets were not recorded".into(),
+            // The recorder is on.
+            "its packets and decisions:".into(),
         ] {
             assert!(text.contains(&part), "{part}: {text}");
         }
         let one = ok(&format!("ferroce explain {responder:#x}"));
-        assert!(one.contains("is unknown") && !one.contains("0x21"), "{one}");
+        let peer = format!("its peer is queue pair {requester:#08x}");
+        assert!(one.contains("is unknown") && one.contains(&peer), "{one}");
         let json = ok(&format!("ferroce -j explain {requester}"));
         assert!(
             json.contains(r#""vendor_err":33,"name":"peer-access""#),
@@ -121,10 +128,11 @@ fn killed_program_leaves_its_story() {
     isolated("killed_program_leaves_its_story", || {
         let _cleanup = Cleanup;
         ok("ferroce link add rxe0 type rxe netdev lo");
+        // Over UDP all packets are recorded.
+        ok("ferroce link set rxe0 local off");
         let mut program = Command::new(std::env::current_exe().expect("known"))
             .args(["killed_program_leaves_its_story", "--exact", "--nocapture"])
             .env(ROLE, "1")
-            .env("FERROCE_RECORDER", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

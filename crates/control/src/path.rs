@@ -33,8 +33,8 @@ pub const SYSFS_VARIABLE: &str = "FERROCE_SYSFS";
 pub const QUIET_VARIABLE: &str = "FERROCE_QUIET";
 /// The variable that limits programs to links of one type, `rxe` or `siw`.
 pub const TYPE_VARIABLE: &str = "FERROCE_TYPE";
-/// The variable that turns the flight recorder on, unless its value is 0: programs record the last
-/// packets of their queue pairs.
+/// The variable of the flight recorder, which records the last packets of queue pairs: 0 turns it
+/// off, and 1 includes packets through shared memory.
 pub const RECORDER_VARIABLE: &str = "FERROCE_RECORDER";
 /// Environment variable that tells that `ferroce run` has set one of NCCL's.
 pub const NCCL_SET_VARIABLE: &str = "FERROCE_NCCL_SET";

@@ -28,15 +28,18 @@ struct CmTap {
 }
 
 impl CmTaps {
-    /// Writes a packet that was sent on a link.
-    pub(crate) fn sent(&mut self, link: u32, sent: &SentMad) {
+    /// Writes a packet that was sent on a link, or that a fault has lost. The text tells what a
+    /// fault did to it.
+    pub(crate) fn sent(&mut self, link: u32, sent: &SentMad, text: &str) {
         let record = Record {
             direction: Direction::Sent,
+            trouble: !text.is_empty(),
             source: sent.flow.source,
             destination: sent.flow.destination,
             source_port: sent.flow.source_port,
             hop_limit: HOP_LIMIT,
             bytes: &sent.packet,
+            text,
             ..Record::default()
         };
         self.write(link, record);

@@ -195,9 +195,10 @@ impl Server {
         };
         count(link, qp1::RECEIVED);
         let index = link.info.index;
-        if !self.cm_faults.is_empty() && self.fault_holds(index, address, mad, ours) {
-            let text = "provoked: a fault loses or delays this message";
-            return self.cm_taps.received(index, incoming, text);
+        if !self.cm_faults.is_empty()
+            && let Some(text) = self.fault_holds(index, address, mad, ours)
+        {
+            return self.cm_taps.received(index, incoming, &text);
         }
         self.cm_taps.received(index, incoming, "");
         if let Err(why) = self.connections.receive(time, index, address, mad) {
@@ -226,7 +227,7 @@ impl Server {
                     netdev,
                     transmit,
                 } => match self.cm_faults.is_empty() {
-                    true => self.send_mad(link, netdev, &transmit),
+                    true => self.send_mad(link, netdev, &transmit, ""),
                     false => self.send_mad_through_faults(link, netdev, transmit),
                 },
                 Output::Tell { client, event } => {
@@ -238,7 +239,8 @@ impl Server {
         }
     }
 
-    pub(crate) fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit) {
+    /// Sends a MAD. `fate` tells captures what a fault did to it.
+    pub(crate) fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit, fate: &str) {
         let result = self.mads.send(transmit, netdev);
         if let Err(error) = &result {
             // Like a MAD that the network lost: the connection manager retransmits it.
@@ -250,7 +252,7 @@ impl Server {
         match result {
             Ok(sent) => {
                 count(link, qp1::SENT);
-                self.cm_taps.sent(index, &sent);
+                self.cm_taps.sent(index, &sent, fate);
             }
             Err(_) => link.totals.count(Counter::SendErr),
         }

@@ -28,7 +28,8 @@ pub(crate) struct CmFaults {
 /// A message that waits.
 #[derive(Debug)]
 enum HeldMad {
-    Out(u32, u32, Transmit),
+    /// Link, netdev, message, and its fate in words.
+    Out(u32, u32, Transmit, String),
     In(u32, Address, Box<[u8]>),
 }
 
@@ -56,6 +57,8 @@ impl CmFaults {
         self.held.next_due().map(Time::from_nanos)
     }
 
+    /// Decides the fate of a message. Returns it also in words, which are empty if the message
+    /// passes.
     fn judge(
         &mut self,
         now: Time,
@@ -64,18 +67,17 @@ impl CmFaults {
         address: Address,
         mad: &[u8],
         judged: bool,
-    ) -> Fate {
+    ) -> (Fate, String) {
         let now = nanos(now);
         let clients = client.and_then(|client| self.clients.get_mut(&client));
         let weathers = clients.into_iter().chain(self.links.get_mut(&link));
-        let mut fate = Fate::PASS;
         for weather in weathers {
-            fate = weather.judge(now, direction, address.remote, mad, judged);
-            if !fate.is_pass() {
-                break;
+            let fate = weather.judge(now, direction, address.remote, mad, judged);
+            if let Some(text) = fate.describe(now, weather.plan()) {
+                return (fate, text);
             }
         }
-        fate
+        (Fate::PASS, String::new())
     }
 }
 
@@ -119,9 +121,14 @@ impl Server {
         let client = self.connections.owner_of_mad(link, &transmit.mad[..]);
         let (owner, address) = ((link, client), transmit.address);
         let mad = &transmit.mad[..];
-        let fate = self
+        let (fate, text) = self
             .cm_faults
             .judge(time, Direction::Out, owner, address, mad, false);
+        if fate.is_lost()
+            && let Ok(lost) = self.mads.build(&transmit)
+        {
+            self.cm_taps.sent(link, &lost, &text);
+        }
         if fate.rejected
             && let Some(rejection) = rejection(mad)
         {
@@ -131,33 +138,33 @@ impl Server {
         for _ in 0..fate.copies {
             match fate.due {
                 Some(_) => {
-                    let held = HeldMad::Out(link, netdev, transmit.clone());
+                    let held = HeldMad::Out(link, netdev, transmit.clone(), text.clone());
                     self.cm_faults.held.add(nanos(time), &fate, 1, held);
                 }
-                None => self.send_mad(link, netdev, &transmit),
+                None => self.send_mad(link, netdev, &transmit, &text),
             }
         }
     }
 
-    /// Returns true if faults lose or delay a received MAD. `is_own` says that it comes from
-    /// this ferroced, which has judged it.
+    /// Returns the fate of a received MAD in words, if faults lose or delay it. `is_own` says that
+    /// it comes from this ferroced, which has judged it.
     pub(crate) fn fault_holds(
         &mut self,
         link: u32,
         address: Address,
         mad: &[u8],
         is_own: bool,
-    ) -> bool {
+    ) -> Option<String> {
         let time = self.cm_time();
-        let fate = self
-            .cm_faults
-            .judge(time, Direction::In, (link, None), address, mad, is_own);
+        let (fate, text) =
+            self.cm_faults
+                .judge(time, Direction::In, (link, None), address, mad, is_own);
         if fate.due.is_some() && !fate.is_lost() {
             let held = HeldMad::In(link, address, mad.into());
             self.cm_faults.held.add(nanos(time), &fate, 1, held);
-            return true;
+            return Some(text);
         }
-        fate.is_lost()
+        fate.is_lost().then_some(text)
     }
 
     /// Passes on messages that faults have delayed.
@@ -165,7 +172,9 @@ impl Server {
         let time = self.cm_time();
         while let Some(held) = self.cm_faults.held.take_due(nanos(time)) {
             match held {
-                HeldMad::Out(link, netdev, transmit) => self.send_mad(link, netdev, &transmit),
+                HeldMad::Out(link, netdev, transmit, text) => {
+                    self.send_mad(link, netdev, &transmit, &text);
+                }
                 HeldMad::In(link, address, mad) => {
                     let _ignored = self.connections.receive(time, link, address, &mad);
                 }

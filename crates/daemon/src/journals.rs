@@ -17,8 +17,10 @@ use crate::refusal::Refusal;
 use crate::server::Server;
 use crate::slots::OwnerId;
 
-/// Journals of ended programs that are kept. The oldest makes room for a new one.
-const MAX_ENDED: usize = 16;
+/// Journals with failures of ended programs that are kept. The oldest makes room for a new one.
+const MAX_FAILED: usize = 16;
+/// The same, without failures: such a program may have been killed while it waited.
+const MAX_OTHERS: usize = 4;
 
 /// The journal of a program.
 #[derive(Debug)]
@@ -35,6 +37,7 @@ pub(crate) struct EndedJournals(VecDeque<Ended>);
 #[derive(Debug)]
 struct Ended {
     journal: Journal,
+    has_failure: bool,
     link: u32,
     process: Process,
     at: Instant,
@@ -46,11 +49,20 @@ impl EndedJournals {
         let Some(journal) = owner.journal.take().filter(|j| !j.file.is_empty()) else {
             return;
         };
-        if self.0.len() == MAX_ENDED {
-            self.0.pop_front();
+        let has_failure = journal.file.has_failure();
+        let most = match has_failure {
+            true => MAX_FAILED,
+            false => MAX_OTHERS,
+        };
+        let is_alike = |ended: &Ended| ended.has_failure == has_failure;
+        if self.0.iter().filter(|ended| is_alike(ended)).count() == most
+            && let Some(oldest) = self.0.iter().position(is_alike)
+        {
+            self.0.remove(oldest);
         }
         self.0.push_back(Ended {
             journal,
+            has_failure,
             link: owner.link,
             process: process(owner),
             at: now(),

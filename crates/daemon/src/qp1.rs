@@ -78,7 +78,7 @@ pub(crate) fn check<'a>(incoming: &Incoming<'a>, check_icrc: bool) -> Result<&'a
     }
 }
 
-/// A packet that was sent.
+/// A packet that is sent, or that a fault loses.
 pub(crate) struct SentMad {
     pub(crate) flow: Flow,
     pub(crate) packet: [u8; PACKET_LEN],
@@ -106,8 +106,8 @@ impl MadSender {
         own.is_ok_and(|own| own == port)
     }
 
-    /// Sends a MAD. A link-local destination is reached by netdev `ifindex`.
-    pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<SentMad, SendError> {
+    /// Returns the next packet with a MAD.
+    pub(crate) fn build(&mut self, transmit: &Transmit) -> Result<SentMad, SendError> {
         let (source, destination) = (transmit.address.local, transmit.address.remote);
         let port = self.sender.bind(ud_source_port(QPN), source.is_ipv6());
         let flow = Flow {
@@ -116,11 +116,17 @@ impl MadSender {
             source_port: port.map_err(SendError::Dropped)?,
         };
         let packet = build(&flow, self.psn, &transmit.mad);
+        self.psn = self.psn.next();
+        Ok(SentMad { flow, packet })
+    }
+
+    /// Sends a MAD. A link-local destination is reached by netdev `ifindex`.
+    pub(crate) fn send(&mut self, transmit: &Transmit, ifindex: u32) -> Result<SentMad, SendError> {
+        let SentMad { flow, packet } = self.build(transmit)?;
         let path = Path::new(flow, 0, HOP_LIMIT);
-        let scoped = matches!(destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        let scoped = matches!(flow.destination, IpAddr::V6(v6) if v6.is_unicast_link_local());
         self.sender
             .send_run(&path, packet.len(), &packet, scoped.then_some(ifindex))?;
-        self.psn = self.psn.next();
         Ok(SentMad { flow, packet })
     }
 }

@@ -435,6 +435,11 @@ impl Device {
         self.is_closed.load(Ordering::Relaxed)
     }
 
+    /// Notes that packets of a queue pair take another path from now on.
+    pub(crate) fn forget_path(&self, qpn: u32) {
+        self.shared.directory.taps.path_changes(qpn);
+    }
+
     /// Forgets a queue pair. The caller holds the lock of its shard.
     pub(crate) fn forget_qp(&self, qpn: u32) {
         self.shared.directory.forget_qp(qpn);

@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use ferroce_control::LinkInfo;
 use ferroce_faults::Provoked;
-use ferroce_roce::{Event, Srq};
+use ferroce_roce::{Datagram, Decision, Event, Received, Srq};
 
 use crate::cq::Cq;
 use crate::event_queue::{AsyncEvent, EventQueue};
+use crate::memory::observed::{self, ShortReceive};
 use crate::taps::Taps;
 
 /// Number of a device among those of its link.
@@ -155,6 +156,35 @@ impl Directory {
         lock(&self.qps).get(&qpn).map(|device| device.number())
     }
 
+    /// Returns true if the process has this queue pair on the link.
+    #[cold]
+    pub(crate) fn has_qp(&self, qpn: u32) -> bool {
+        lock(&self.qps).contains_key(&qpn)
+    }
+
+    /// Writes a received packet, with the decisions about it and what a fault did to it, to
+    /// captures and the journal. Without a result the fault has lost it.
+    #[cold]
+    pub(crate) fn tap_received(
+        &self,
+        datagram: &Datagram<'_>,
+        result: Option<Received>,
+        decisions: &[(u32, Decision)],
+        fate: &str,
+    ) {
+        let qpn = datagram.payload.get(5..8);
+        let qpn = qpn.map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
+        let exists = self.has_qp(qpn);
+        for (qpn, decision) in decisions {
+            if let Decision::ShortReceive { room, needed } = *decision {
+                let qpn = *qpn;
+                observed::note_short_receive(ShortReceive { qpn, room, needed });
+            }
+        }
+        self.taps
+            .received(datagram, result, decisions, fate, exists);
+    }
+
     /// Returns the queue pairs of a device.
     pub(crate) fn qps_of(&self, number: DeviceNumber) -> Vec<u32> {
         let qps = lock(&self.qps);
@@ -172,11 +202,16 @@ impl Directory {
                 }
             }
             Event::CqError { cq } => {
-                tracing::warn!("cq {cq}: a completion was lost because the queue was full");
+                let why = format_args!("cq {cq}: a completion was lost because the queue was full");
+                tracing::warn!("{why}");
+                self.taps.event(format_args!("IBV_EVENT_CQ_ERR: {why}"));
                 let device = lock(&self.cqs).get(&cq).map(|(_, device)| device.clone());
                 post(device, AsyncEvent::CqError { cq });
             }
             Event::SrqLimitReached { srq } => {
+                self.taps.event(format_args!(
+                    "IBV_EVENT_SRQ_LIMIT_REACHED: srq {srq} has fewer receives than its limit"
+                ));
                 let device = lock(&self.srqs).get(&srq).map(|(_, device)| device.clone());
                 post(device, AsyncEvent::SrqLimitReached { srq });
             }
@@ -202,14 +237,15 @@ impl Directory {
         match event {
             Provoked::Port { up } => {
                 self.is_port_down.store(!up, Ordering::Relaxed);
-                self.post_to_all(match up {
-                    true => &AsyncEvent::PortActive,
-                    false => &AsyncEvent::PortError,
-                });
+                let event = match up {
+                    true => AsyncEvent::PortActive,
+                    false => AsyncEvent::PortError,
+                };
+                self.post_to_all(&event, "by a fault");
             }
             Provoked::Gids { present } => {
                 self.has_no_gids.store(!present, Ordering::Relaxed);
-                self.post_to_all(&AsyncEvent::GidChange);
+                self.post_to_all(&AsyncEvent::GidChange, "by a fault");
             }
             Provoked::SrqLimit => {
                 for srq in self.srqs() {
@@ -217,7 +253,7 @@ impl Directory {
                     self.report(Event::SrqLimitReached { srq });
                 }
             }
-            Provoked::DeviceFatal => self.post_to_all(&AsyncEvent::DeviceFatal),
+            Provoked::DeviceFatal => self.post_to_all(&AsyncEvent::DeviceFatal, "by a fault"),
             // The shard has failed the queue pair.
             Provoked::QpError(_) | Provoked::CqOverrun(_) => {}
         }
@@ -234,8 +270,17 @@ impl Directory {
         link
     }
 
-    /// Adds an event of the port to the queues of all devices.
-    pub(crate) fn post_to_all(&self, event: &AsyncEvent) {
+    /// Adds an event of the port to the queues of all devices, and its cause to the journal.
+    pub(crate) fn post_to_all(&self, event: &AsyncEvent, cause: &str) {
+        let text = match event {
+            AsyncEvent::PortActive => "IBV_EVENT_PORT_ACTIVE: the port is up",
+            AsyncEvent::PortError => "IBV_EVENT_PORT_ERR: the port is down",
+            AsyncEvent::GidChange => "IBV_EVENT_GID_CHANGE: the GID table has changed",
+            AsyncEvent::DeviceFatal => "IBV_EVENT_DEVICE_FATAL: the device has failed",
+            _ => "an event of an object",
+        };
+        tracing::warn!("{text}, {cause}");
+        self.taps.event(format_args!("{text}, {cause}"));
         let devices = lock(&self.devices).clone();
         for device in devices {
             device.post(event.clone());

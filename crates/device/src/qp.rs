@@ -122,6 +122,9 @@ impl Qp {
             self.check_open()?;
             let before = stays_here.then(|| self.local_route(core)).flatten();
             core.modify_qp(now, process, self.qpn, &attr, mask)?;
+            if mask.contains(AttrMask::AV) {
+                self.device.forget_path(self.qpn);
+            }
             let Core::Roce(core) = core else {
                 return Ok(());
             };

@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 use ferroce_faults::Provoked;
 use ferroce_net::local::Doorbell;
 use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run, Time};
-use ferroce_shard::{Caller, Faults, MAX_BATCHES, STANDBY_NS};
+use ferroce_shard::{Caller, Faults, MAX_BATCHES, Recorder, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::adapter::Adapter;
@@ -99,8 +99,21 @@ pub(crate) struct Turn {
 pub(crate) struct ThisProcess<'a> {
     memory: LazyMemory<'a>,
     events: &'a Directory,
-    /// True if packets are observed.
-    tapped: bool,
+    /// True while captures run.
+    captures: bool,
+    /// The flight recorder, unless it is off.
+    recorder: Option<Recorder<'a>>,
+    /// What a fault did to the next datagram, in words; empty if nothing.
+    fate: String,
+}
+
+impl ThisProcess<'_> {
+    /// Sets the time of the packets that the recorder writes next.
+    fn set_time(&mut self, now: Time) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.now = now;
+        }
+    }
 }
 
 impl ferroce_shard::Process for ThisProcess<'_> {
@@ -118,24 +131,69 @@ impl ferroce_shard::Process for ThisProcess<'_> {
 
     #[inline]
     fn observes(&self) -> bool {
-        self.tapped
+        self.captures || self.recorder.is_some()
     }
 
+    #[inline]
     fn received(
         &mut self,
         datagram: &Datagram<'_>,
         result: Received,
         decisions: &[(u32, Decision)],
     ) {
-        self.events.taps.received(datagram, result, decisions);
+        let is_plain = decisions.is_empty() && result == Received::Accepted && self.fate.is_empty();
+        match &self.recorder {
+            Some(recorder) if is_plain && !self.captures => {
+                recorder.received(datagram, |qpn| self.events.has_qp(qpn));
+            }
+            _ => {
+                let fate = core::mem::take(&mut self.fate);
+                self.events
+                    .tap_received(datagram, Some(result), decisions, &fate);
+            }
+        }
     }
 
+    fn met_fault(&mut self, fate: &str) {
+        if self.observes() {
+            fate.clone_into(&mut self.fate);
+        }
+    }
+
+    fn lost(&mut self, datagram: &Datagram<'_>, fate: &str) {
+        if self.observes() {
+            self.events.tap_received(datagram, None, &[], fate);
+        }
+    }
+
+    #[inline]
     fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
-        self.events.taps.predicted(run, segment, packets);
+        match &self.recorder {
+            Some(recorder) if !self.captures && self.fate.is_empty() => {
+                recorder.predicted(run, segment, packets);
+            }
+            _ => {
+                let fate = core::mem::take(&mut self.fate);
+                self.events.taps.predicted(run, segment, packets, &fate);
+            }
+        }
     }
 
-    fn assembled(&mut self, batch: &Batch, run: &Run, bytes: &[u8], faults: &[(usize, Fault)]) {
-        self.events.taps.assembled(batch, run, bytes, faults);
+    #[inline]
+    fn assembled(
+        &mut self,
+        batch: &Batch,
+        run: &Run,
+        bytes: &[u8],
+        faults: &[(usize, Fault)],
+        fates: &[(usize, String)],
+    ) {
+        let taps = &self.events.taps;
+        let has_text = !faults.is_empty() || !fates.is_empty() || taps.resends();
+        match &self.recorder {
+            Some(recorder) if !has_text && !self.captures => recorder.assembled(batch, run, bytes),
+            _ => taps.assembled(batch, run, bytes, faults, fates),
+        }
     }
 
     fn decided(&mut self, decisions: &[(u32, Decision)]) {
@@ -285,6 +343,7 @@ impl Shard {
             batches += 1;
             let continues = batches < MAX_BATCHES && !self.is_stopped();
             now = clock::now();
+            process.set_time(now);
             sending = core.end_transmit(now, process, packets, continues);
             if sending.is_none() && self.waits_for_sender.load(Ordering::Relaxed) > 0 {
                 self.sent.notify_all();
@@ -579,7 +638,9 @@ impl Shard {
         ThisProcess {
             memory: LazyMemory::new(now, &self.gpu),
             events: &self.events,
-            tapped: self.events.taps.exist(),
+            captures: self.events.taps.captures(),
+            recorder: self.events.taps.recorder(now),
+            fate: String::new(),
         }
     }
 

@@ -16,6 +16,9 @@ use crate::event_queue::AsyncEvent;
 use crate::faults;
 use crate::resources::Inventory;
 
+/// The cause of most events of a port.
+const BY_NETDEV: &str = "as its netdev";
+
 /// The parts of an open link that follow its state.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
@@ -31,13 +34,14 @@ pub(crate) struct Supervisor {
 impl LinkUser for Supervisor {
     fn changed(&self, event: LinkEvent) {
         self.update(event.link);
-        self.inventory.directory.post_to_all(&match event.kind {
+        let event = match event.kind {
             LinkEventKind::PortActive => AsyncEvent::PortActive,
             LinkEventKind::PortErr => AsyncEvent::PortError,
             LinkEventKind::GidChange => AsyncEvent::GidChange,
             LinkEventKind::Removed => return self.removed(),
             LinkEventKind::Added | LinkEventKind::Changed => return,
-        });
+        };
+        self.inventory.directory.post_to_all(&event, BY_NETDEV);
     }
 
     fn resumed(&self, link: Option<LinkInfo>) {
@@ -64,12 +68,14 @@ impl LinkUser for Supervisor {
         let taps = &self.inventory.directory.taps;
         let added = match tap {
             Tap::Ring { ring, socket } => RingWriter::new(ring, socket).map(|ring| taps.add(ring)),
-            Tap::Journal(file) => JournalFile::from_fd(file).map(|file| taps.set_journal(file)),
+            Tap::Journal(file) => {
+                JournalFile::from_fd(file).and_then(|file| taps.set_journal(&file))
+            }
         };
         if let Err(error) = added {
             tracing::warn!("cannot record packets: {error}");
         }
-        if !taps.exist() {
+        if !taps.captures() && taps.recording().is_none() {
             return;
         }
         for shard in self.inventory.shards.iter() {
@@ -111,13 +117,15 @@ impl Supervisor {
         let (gids, state) = (link.gids != before.gids, link.state());
         self.update(link);
         if gids {
-            self.inventory.directory.post_to_all(&AsyncEvent::GidChange);
+            let event = AsyncEvent::GidChange;
+            self.inventory.directory.post_to_all(&event, BY_NETDEV);
         }
         if state != before.state() {
-            self.inventory.directory.post_to_all(&match state {
+            let event = match state {
                 PortState::Active => AsyncEvent::PortActive,
                 PortState::Down => AsyncEvent::PortError,
-            });
+            };
+            self.inventory.directory.post_to_all(&event, BY_NETDEV);
         }
     }
 
@@ -126,7 +134,7 @@ impl Supervisor {
         self.is_lost.store(true, Ordering::Relaxed);
         self.inventory
             .directory
-            .post_to_all(&AsyncEvent::DeviceFatal);
+            .post_to_all(&AsyncEvent::DeviceFatal, "because its link was removed");
     }
 
     fn update(&self, link: LinkInfo) {

@@ -1,43 +1,46 @@
 //! Taps: memory to which the shards of a link write their packets, for `ferroce capture` and
 //! `ferroce explain`.
 //!
-//! Captures have rings. The journal gets each failure, and with the flight recorder the last
-//! packets of each queue pair, too. A shard looks once per call whether there is a tap. Without one nothing is done for any
-//! packet. All packets of a link go to the same rings, under a lock of their own.
+//! Captures have rings. All packets of a link go to the same rings, under a lock of their own.
+//!
+//! The journal gets failures, decisions and the last packets of each queue pair (the flight
+//! recorder). While no capture runs, a shard writes most packets to the journal by itself, without
+//! this lock: see [`Recorder`](ferroce_shard::Recorder). Only packets with a text come here.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ferroce_control::path::RECORDER_VARIABLE;
 use ferroce_roce::{
-    Batch, Datagram, Decision, Failure, Fault, IpId, Received, Retransmission, Run,
+    Batch, Datagram, Decision, Failure, Fault, IpId, Received, Retransmission, Run, Time,
 };
+use ferroce_shard::{Recorder, received_path};
 use ferroce_trace::{Direction, JournalFile, JournalWriter, Record, RingWriter};
-use ferroce_wire::{MAX_HEADER_LEN, Packet, Psn};
+use ferroce_wire::{Packet, Psn};
 
 use crate::clock;
-
-/// The first of the UDP ports that RoCE sends from.
-const DYNAMIC_PORTS: u16 = 0xc000;
 
 /// The taps of a link.
 #[derive(Debug, Default)]
 pub(crate) struct Taps {
-    exist: AtomicBool,
+    /// True while captures run.
+    captures: AtomicBool,
+    /// True while a queue pair sends packets again, whose records have the cause.
+    resends: AtomicBool,
+    /// True if the journal gets packets and decisions, and not only failures.
+    records: AtomicBool,
+    /// True if it gets packets through shared memory without a decision, too.
+    records_memory: AtomicBool,
+    journal: OnceLock<JournalWriter>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     rings: Vec<RingWriter>,
-    /// The journal, which is mapped when the first record is written.
-    journal_file: Option<JournalFile>,
-    journal: Option<JournalWriter>,
-    /// True if the journal gets all packets (the flight recorder).
-    records: bool,
     /// Packets that queue pairs send again.
     resends: BTreeMap<u32, Resend>,
     text: String,
@@ -66,37 +69,66 @@ struct Observed<'a> {
 }
 
 impl Taps {
-    /// Returns true if packets are to be observed.
+    /// Returns true while captures run.
     #[inline]
-    pub(crate) fn exist(&self) -> bool {
-        self.exist.load(Ordering::Relaxed)
+    pub(crate) fn captures(&self) -> bool {
+        self.captures.load(Ordering::Relaxed)
+    }
+
+    /// Returns true while a queue pair sends packets again.
+    #[inline]
+    pub(crate) fn resends(&self) -> bool {
+        self.resends.load(Ordering::Relaxed)
+    }
+
+    /// Returns the flight recorder for a call at this time; none if it is off.
+    #[inline]
+    pub(crate) fn recorder(&self, now: Time) -> Option<Recorder<'_>> {
+        self.recording().map(|journal| Recorder {
+            journal,
+            now,
+            in_memory: self.records_memory.load(Ordering::Relaxed),
+        })
+    }
+
+    /// Returns the journal if it gets packets: the flight recorder is on.
+    #[inline]
+    pub(crate) fn recording(&self) -> Option<&JournalWriter> {
+        match self.records.load(Ordering::Relaxed) {
+            true => self.journal.get(),
+            false => None,
+        }
     }
 
     /// Adds a ring.
     pub(crate) fn add(&self, ring: RingWriter) {
         self.lock().rings.push(ring);
-        self.exist.store(true, Ordering::Relaxed);
+        self.captures.store(true, Ordering::Relaxed);
     }
 
-    /// Sets the journal. With the flight recorder, it gets all packets from now on.
-    pub(crate) fn set_journal(&self, file: JournalFile) {
-        let mut state = self.lock();
-        state.journal_file = Some(file);
-        state.journal = None;
-        state.records = std::env::var_os(RECORDER_VARIABLE).is_some_and(|value| value != "0");
-        if state.records {
-            self.exist.store(true, Ordering::Relaxed);
+    /// Sets the journal, in place of that of an earlier ferroced.
+    pub(crate) fn set_journal(&self, file: &JournalFile) -> std::io::Result<()> {
+        match self.journal.get() {
+            Some(journal) => journal.replace(file)?,
+            None => drop(self.journal.set(JournalWriter::new(file)?)),
         }
+        let setting = std::env::var_os(RECORDER_VARIABLE);
+        let is = |value| setting.as_ref().is_some_and(|setting| setting == value);
+        self.records_memory.store(is("1"), Ordering::Relaxed);
+        self.records.store(!is("0"), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Writes a failure to the journal.
     pub(crate) fn failed(&self, failure: &Failure) {
-        let mut state = self.lock();
+        let Some(journal) = self.journal.get() else {
+            return;
+        };
         let text = match failure.wr_id {
             Some(wr_id) => format!("{}: {}, wr_id {wr_id:#x}", failure.status, failure.reason),
             None => format!("{}: {}", failure.status, failure.reason),
         };
-        state.write_journal(&Record {
+        let record = Record {
             time_ns: clock::now().as_nanos(),
             trouble: true,
             qpn: failure.qpn,
@@ -104,29 +136,57 @@ impl Taps {
             length: failure.reason.code(),
             text: &text,
             ..Record::default()
-        });
+        };
+        journal.record(&record, || true);
+    }
+
+    /// Writes the cause of an asynchronous event to the journal, as a record of queue pair 0.
+    pub(crate) fn event(&self, text: core::fmt::Arguments<'_>) {
+        let Some(journal) = self.journal.get() else {
+            return;
+        };
+        // Events come from several threads.
+        let _one_at_a_time = self.lock();
+        let record = Record {
+            time_ns: clock::now().as_nanos(),
+            trouble: true,
+            text: &text.to_string(),
+            ..Record::default()
+        };
+        journal.record(&record, || true);
     }
 
     /// Forgets a queue pair that is destroyed: the next one with its number has a story of its
     /// own.
     pub(crate) fn forget_qp(&self, qpn: u32) {
-        if let Some(journal) = &mut self.lock().journal {
+        if let Some(journal) = self.journal.get() {
             journal.forget(qpn);
         }
     }
 
-    /// Writes a received packet with the decisions about it.
+    /// Notes that a queue pair gets another peer.
+    pub(crate) fn path_changes(&self, qpn: u32) {
+        if let Some(journal) = self.journal.get() {
+            journal.path_changes(qpn);
+        }
+    }
+
+    /// Writes a received packet, with the decisions about it and what a fault did to it. Without a
+    /// result the fault has lost it. `exists` says whether its queue pair does.
     pub(crate) fn received(
         &self,
         datagram: &Datagram<'_>,
-        result: Received,
+        result: Option<Received>,
         decisions: &[(u32, Decision)],
+        fate: &str,
+        exists: bool,
     ) {
         let mut state = self.lock();
         state.text.clear();
-        let mut trouble = false;
-        if let Received::Dropped(why) = result {
-            let _infallible = write!(state.text, "dropped: {why}");
+        state.text.push_str(fate);
+        let mut trouble = !fate.is_empty();
+        if let Some(Received::Dropped(why)) = result {
+            state.describe(format_args!("dropped: {why}"));
             trouble = true;
         }
         for (qpn, decision) in decisions {
@@ -134,35 +194,41 @@ impl Taps {
             state.describe(decision);
             state.remember(*qpn, decision);
         }
-        state.write(&received_packet(datagram), trouble);
-        self.forget_closed(&mut state);
+        let journal = self.recording().filter(|_| exists);
+        state.write(&received_packet(datagram), trouble, journal);
+        self.end(&mut state);
     }
 
-    /// Writes the first `packets` packets of a merged run.
-    pub(crate) fn predicted(&self, run: &Datagram<'_>, segment: usize, packets: usize) {
+    /// Writes the first `packets` packets of a merged run, with what a fault did to them.
+    pub(crate) fn predicted(&self, run: &Datagram<'_>, segment: usize, packets: usize, fate: &str) {
         let mut state = self.lock();
         state.text.clear();
+        state.text.push_str(fate);
         let mut rest = *run;
         for _ in 0..packets {
             let Some((first, others)) = rest.split_first(segment) else {
                 break;
             };
-            state.write(&received_packet(&first), false);
+            let trouble = !fate.is_empty();
+            state.write(&received_packet(&first), trouble, self.recording());
             rest = others;
         }
-        self.forget_closed(&mut state);
+        self.end(&mut state);
     }
 
-    /// Writes the packets of a run that will be sent.
+    /// Writes the packets of a run that will be sent, with what faults do to them.
     pub(crate) fn assembled(
         &self,
         batch: &Batch,
         run: &Run,
         bytes: &[u8],
         faults: &[(usize, Fault)],
+        fates: &[(usize, String)],
     ) {
         let mut state = self.lock();
         let (flow, mut rest) = (&run.path.flow, bytes);
+        let mut fates = fates.iter().peekable();
+        let mut index = 0;
         for number in run.packets.clone() {
             // A packet whose payload cannot be read is not sent.
             if faults.iter().any(|(fault, _)| *fault == number) {
@@ -174,7 +240,12 @@ impl Taps {
             };
             rest = others;
             state.text.clear();
-            let again = state.describe_resend(packet.qpn(), bytes);
+            let mut trouble = state.describe_resend(packet.qpn(), bytes);
+            if let Some((_, fate)) = fates.next_if(|(at, _)| *at == index) {
+                state.describe(format_args!("{fate}"));
+                trouble = true;
+            }
+            index += 1;
             let observed = Observed {
                 direction: Direction::Sent,
                 qpn: packet.qpn(),
@@ -186,9 +257,9 @@ impl Taps {
                 ip_id: None,
                 bytes,
             };
-            state.write(&observed, again);
+            state.write(&observed, trouble, self.recording());
         }
-        self.forget_closed(&mut state);
+        self.end(&mut state);
     }
 
     /// Writes decisions that belong to no received packet.
@@ -213,23 +284,26 @@ impl Taps {
                 }
             }
             // Failures are in the journal with their codes.
-            if state.records && !matches!(decision, Decision::Failed(_)) {
-                state.write_journal(&record);
+            if let Some(journal) = self.recording()
+                && !matches!(decision, Decision::Failed(_))
+            {
+                journal.record(&record, || true);
             }
             state.text = text;
         }
-        self.forget_closed(&mut state);
+        self.end(&mut state);
     }
 
-    /// Forgets the rings whose readers have ended.
-    fn forget_closed(&self, state: &mut State) {
+    /// Ends a call: forgets the rings whose readers have ended, and notes whether packets are sent
+    /// again.
+    fn end(&self, state: &mut State) {
         if state.rings.iter().any(RingWriter::is_closed) {
             state.rings.retain(|ring| !ring.is_closed());
-            if state.rings.is_empty() && !state.records {
-                state.resends.clear();
-                self.exist.store(false, Ordering::Relaxed);
-            }
+            self.captures
+                .store(!state.rings.is_empty(), Ordering::Relaxed);
         }
+        self.resends
+            .store(!state.resends.is_empty(), Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -238,8 +312,8 @@ impl Taps {
 }
 
 impl State {
-    /// Adds a decision to the text.
-    fn describe(&mut self, decision: &Decision) {
+    /// Adds a decision, or what a fault did, to the text.
+    fn describe(&mut self, decision: impl core::fmt::Display) {
         if !self.text.is_empty() {
             self.text.push_str("; ");
         }
@@ -285,8 +359,8 @@ impl State {
         true
     }
 
-    /// Writes a packet to the rings that want it.
-    fn write(&mut self, packet: &Observed<'_>, trouble: bool) {
+    /// Writes a packet to the rings that want it, and to the journal.
+    fn write(&mut self, packet: &Observed<'_>, trouble: bool, journal: Option<&JournalWriter>) {
         let time_ns = clock::now().as_nanos();
         let dest_qpn = packet.bytes.get(5..8);
         let dest_qpn = dest_qpn.map(|b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
@@ -306,11 +380,12 @@ impl State {
             ..Record::default()
         };
         let text = core::mem::take(&mut self.text);
-        if self.records {
-            self.write_journal(&Record {
+        if let Some(journal) = journal {
+            let record = Record {
                 text: &text,
-                ..record(MAX_HEADER_LEN)
-            });
+                ..record(usize::MAX)
+            };
+            journal.record(&record, || true);
         }
         for ring in &mut self.rings {
             let filter = ring.filter();
@@ -325,38 +400,20 @@ impl State {
         }
         self.text = text;
     }
-
-    /// Writes a record to the journal, and maps the journal before the first one.
-    fn write_journal(&mut self, record: &Record<'_>) {
-        if self.journal.is_none()
-            && let Some(file) = self.journal_file.take()
-        {
-            match JournalWriter::new(&file) {
-                Ok(journal) => self.journal = Some(journal),
-                Err(error) => tracing::warn!("failures are not recorded: {error}"),
-            }
-        }
-        if let Some(journal) = &mut self.journal {
-            journal.write(record);
-        }
-    }
 }
 
 fn received_packet<'a>(datagram: &Datagram<'a>) -> Observed<'a> {
     let dest_qpn = datagram.payload.get(5..8);
     let dest_qpn = dest_qpn.map_or(0, |b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
+    let path = received_path(datagram);
     Observed {
         direction: Direction::Received,
         qpn: dest_qpn,
-        source: datagram.source,
-        destination: datagram.destination,
-        source_port: match datagram.ip_id {
-            // The number is that of the sender's slot.
-            IpId::InMemory => DYNAMIC_PORTS | datagram.source_port,
-            IpId::Seen(_) | IpId::Unseen(_) => datagram.source_port,
-        },
-        traffic_class: datagram.traffic_class,
-        hop_limit: datagram.hop_limit,
+        source: path.source,
+        destination: path.destination,
+        source_port: path.source_port,
+        traffic_class: path.traffic_class,
+        hop_limit: path.hop_limit,
         ip_id: match datagram.ip_id {
             IpId::Seen(id) => Some(id),
             IpId::Unseen(_) | IpId::InMemory => None,

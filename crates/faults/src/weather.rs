@@ -33,22 +33,18 @@ pub enum Provoked {
     DeviceFatal,
 }
 
-/// The part of a plan that applies to packets, or to messages of the connection manager, of one
-/// direction or both.
+/// The part of a plan that applies to packets, or to messages of the connection manager.
 #[derive(Debug)]
 pub struct Weather {
     plan: Arc<Plan>,
     counts: Arc<dyn Counts>,
     /// True for messages of the connection manager.
     is_cm: bool,
-    /// The only direction whose packets this weather sees; none for both. Events that only
-    /// time causes come from the one that sees received packets.
-    direction: Option<Direction>,
     began: Option<u64>,
     states: Vec<State>,
-    /// Numbers of flows in the order of their first packet: queue pair numbers differ from run
-    /// to run.
-    flows: BTreeMap<(Direction, u32), u64>,
+    /// Numbers of the flows of each direction in the order of their first packet: queue pair
+    /// numbers differ from run to run.
+    flows: [BTreeMap<u32, u64>; 2],
     events: VecDeque<Provoked>,
 }
 
@@ -56,12 +52,12 @@ pub struct Weather {
 #[derive(Debug, Default)]
 struct State {
     /// Of each flow: number of packets, and whether the time is bad.
-    flows: BTreeMap<u64, (u64, bool)>,
+    flows: BTreeMap<(Direction, u64), (u64, bool)>,
     hits: u64,
     /// Time of the first affected packet, if the rule begins with a packet.
     began: Option<u64>,
-    /// Time at which the last packet goes on, or the line is free.
-    free_at: u64,
+    /// Time at which the last packet of a direction goes on, or its line is free.
+    free_at: [u64; 2],
     event: EventState,
 }
 
@@ -75,31 +71,25 @@ enum EventState {
 }
 
 impl Weather {
-    /// Creates the weather for packets of one direction.
-    pub fn for_packets(plan: Arc<Plan>, counts: Arc<dyn Counts>, direction: Direction) -> Weather {
-        Weather::new(plan, counts, false, Some(direction))
+    /// Creates the weather for packets.
+    pub fn for_packets(plan: Arc<Plan>, counts: Arc<dyn Counts>) -> Weather {
+        Weather::new(plan, counts, false)
     }
 
     /// Creates the weather for messages of the connection manager.
     pub fn for_connection_manager(plan: Arc<Plan>, counts: Arc<dyn Counts>) -> Weather {
-        Weather::new(plan, counts, true, None)
+        Weather::new(plan, counts, true)
     }
 
-    fn new(
-        plan: Arc<Plan>,
-        counts: Arc<dyn Counts>,
-        is_cm: bool,
-        direction: Option<Direction>,
-    ) -> Weather {
+    fn new(plan: Arc<Plan>, counts: Arc<dyn Counts>, is_cm: bool) -> Weather {
         let states = plan.rules.iter().map(|_| State::default()).collect();
         Weather {
             plan,
             counts,
             is_cm,
-            direction,
             began: None,
             states,
-            flows: BTreeMap::new(),
+            flows: Default::default(),
             events: VecDeque::new(),
         }
     }
@@ -125,9 +115,9 @@ impl Weather {
             true => Facts::of_mad(direction, peer, bytes),
             false => Facts::of_packet(direction, peer, bytes),
         };
-        let flows = self.flows.len() as u64;
-        let key = (direction, facts.qpn);
-        let flow = *self.flows.entry(key).or_insert(flows);
+        let flows = &mut self.flows[direction as usize];
+        let next = flows.len() as u64;
+        let flow = *flows.entry(facts.qpn).or_insert(next);
         let mut fate = Fate::PASS;
         for (index, rule) in self.plan.rules.iter().enumerate() {
             if matches!(rule.effect, Effect::Fail { .. })
@@ -139,12 +129,16 @@ impl Weather {
             let state = &mut self.states[index];
             if let Effect::Event(kind) = rule.effect {
                 let due = self.counts.select(index) >= rule.window.after.max(1);
+                // A sent packet has the number of the peer's queue pair.
+                let is_of_qp = matches!(kind, EventKind::QpError | EventKind::CqOverrun);
+                let due = due && (direction == Direction::In || !is_of_qp);
                 if due && rule.window.at.is_none() && state.event == EventState::Due {
                     self.counts.hit(index);
                     begin_event(state, &mut self.events, rule, kind, now, facts.qpn);
                 }
                 let is_down = matches!(state.event, EventState::Lasts(end) if now < end);
                 if kind == EventKind::PortDown && is_down {
+                    fate.rules |= 1 << index;
                     fate.copies = 0;
                     return fate;
                 }
@@ -160,11 +154,12 @@ impl Weather {
                     part,
                 ])
             };
-            let Some(count) = state.affects(rule, index, &*self.counts, began, now, flow, random)
+            let flow_key = (direction, flow);
+            let Some(count) =
+                state.affects(rule, index, &*self.counts, began, now, flow_key, random)
             else {
                 continue;
             };
-            fate.rule = Some(index);
             let changed = match rule.effect {
                 Effect::Drop => fate.lose(),
                 Effect::Duplicate => {
@@ -181,8 +176,9 @@ impl Weather {
                     let jitter = below(random(2, count), range + jitter + 1);
                     let due = fate.due.unwrap_or(now) + ns - range + jitter;
                     // Packets keep their order.
-                    state.free_at = state.free_at.max(due);
-                    fate.due = Some(state.free_at);
+                    let free_at = &mut state.free_at[direction as usize];
+                    *free_at = due.max(*free_at);
+                    fate.due = Some(*free_at);
                     true
                 }
                 Effect::Reorder { by } => {
@@ -190,12 +186,13 @@ impl Weather {
                     true
                 }
                 Effect::Rate { bits, queue } => {
-                    let begin = state.free_at.max(fate.due.unwrap_or(now));
+                    let free_at = &mut state.free_at[direction as usize];
+                    let begin = fate.due.unwrap_or(now).max(*free_at);
                     match begin - now > queue {
                         true => fate.lose(),
                         false => {
-                            state.free_at = begin + facts.ip_len as u64 * 8_000_000_000 / bits;
-                            fate.due = Some(state.free_at);
+                            *free_at = begin + facts.ip_len as u64 * 8_000_000_000 / bits;
+                            fate.due = Some(*free_at);
                             false
                         }
                     }
@@ -212,6 +209,9 @@ impl Weather {
                 }
                 Effect::Event(_) | Effect::Fail { .. } => false,
             };
+            if changed || matches!(rule.effect, Effect::Rate { .. }) {
+                fate.rules |= 1 << index;
+            }
             if changed {
                 state.hits += 1;
                 self.counts.hit(index);
@@ -223,13 +223,16 @@ impl Weather {
         fate
     }
 
-    /// Returns the time of the next event that time alone causes.
+    /// Returns the time of the next event: that of one that packets have caused is past.
     pub fn next_timeout(&self) -> Option<u64> {
         let began = self.began?;
+        if !self.events.is_empty() {
+            return Some(began);
+        }
         let rules = self.plan.rules.iter().zip(&self.states);
         let times = rules.filter_map(|(rule, state)| match (rule.effect, state.event) {
             (Effect::Event(_), EventState::Lasts(end)) => Some(end),
-            (Effect::Event(_), EventState::Due) if self.reads_clock() => {
+            (Effect::Event(_), EventState::Due) if !self.is_cm => {
                 rule.window.at.map(|at| began + at)
             }
             _ => None,
@@ -245,7 +248,6 @@ impl Weather {
     /// Begins and ends the events that are due.
     pub fn handle_timeout(&mut self, now: u64) {
         let began = *self.began.get_or_insert(now);
-        let reads_clock = self.reads_clock();
         for (index, rule) in self.plan.rules.iter().enumerate() {
             let Effect::Event(kind) = rule.effect else {
                 continue;
@@ -253,7 +255,7 @@ impl Weather {
             let state = &mut self.states[index];
             match state.event {
                 EventState::Due
-                    if reads_clock && rule.window.at.is_some_and(|at| now >= began + at) =>
+                    if !self.is_cm && rule.window.at.is_some_and(|at| now >= began + at) =>
                 {
                     self.counts.hit(index);
                     begin_event(state, &mut self.events, rule, kind, now, 0);
@@ -275,15 +277,13 @@ impl Weather {
     pub fn poll_event(&mut self) -> Option<Provoked> {
         self.events.pop_front()
     }
-
-    fn reads_clock(&self) -> bool {
-        self.direction == Some(Direction::In)
-    }
 }
 
 impl Fate {
+    /// Loses the packet, whatever earlier rules have decided.
     fn lose(&mut self) -> bool {
         self.copies = 0;
+        self.rules = 0;
         true
     }
 }
@@ -298,7 +298,7 @@ impl State {
         counts: &dyn Counts,
         began: u64,
         now: u64,
-        flow: u64,
+        flow: (Direction, u64),
         random: impl Fn(u64, u64) -> u64,
     ) -> Option<u64> {
         let window = &rule.window;

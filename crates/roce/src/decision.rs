@@ -27,6 +27,13 @@ pub enum Decision {
         /// Time that the peer is to wait.
         wait_ns: u64,
     },
+    /// The receive that is posted for a datagram is too short. The datagram is dropped.
+    ShortReceive {
+        /// Bytes of the receive.
+        room: u64,
+        /// Bytes that the datagram needs: 40 for the GRH, and its own.
+        needed: u64,
+    },
     /// A request is refused with a NAK, and the queue pair fails.
     Refused {
         /// Name of the NAK.
@@ -111,6 +118,10 @@ impl fmt::Display for Decision {
                 let wait = Span(*wait_ns);
                 write!(f, "dropped: no receive posted, an RNR NAK asks for {wait}")
             }
+            Decision::ShortReceive { room, needed } => write!(
+                f,
+                "the receive has {room} bytes, and the datagram with its GRH needs {needed}"
+            ),
             Decision::Refused { nak } => write!(f, "refused: NAK \"{nak}\""),
             Decision::GoBack { from, until, cause } => {
                 let (from, last) = (from.value(), until.prev().value());

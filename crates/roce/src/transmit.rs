@@ -94,6 +94,12 @@ impl Batch {
         self.len == 0
     }
 
+    /// Returns the packets and uniform runs of packets that a run consists of.
+    #[inline]
+    pub fn entries(&self, run: &Run) -> &[TxPacket] {
+        &self.entries[run.entries.clone()]
+    }
+
     /// Returns a packet by its number in the batch.
     pub fn packet(&self, number: usize) -> TxPacket {
         let entry = self.entry(number);

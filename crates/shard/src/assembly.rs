@@ -6,6 +6,7 @@ use ferroce_net::Properties;
 use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
 
 use crate::credits::Charge;
+use crate::faults::{Fates, Inbound};
 use crate::process::Process;
 
 /// Bytes that assembling a packet may write beyond the end of a run.
@@ -28,6 +29,8 @@ pub(crate) struct AssembledRun {
     pub(crate) segment: usize,
     pub(crate) bytes: Range<usize>,
     pub(crate) charge: Option<Charge>,
+    /// The fates of its packets; empty unless faults change one of them.
+    pub(crate) fates: Fates,
 }
 
 impl Assembly {
@@ -72,13 +75,14 @@ impl Assembly {
         engine: &mut Engine,
         process: &mut impl Process,
         trailer: Trailer,
+        judge: &mut Option<Box<Inbound>>,
     ) -> bool {
         loop {
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
                 return false;
             }
-            self.assemble(process, trailer);
+            self.assemble(now, process, trailer, judge.as_deref_mut());
             engine.fail_unreadable(now, &mut self.batch);
             if !self.runs.is_empty() {
                 return true;
@@ -88,7 +92,13 @@ impl Assembly {
     }
 
     /// Assembles the batch, all of it: what the engine decided now may be wrong later.
-    fn assemble(&mut self, process: &mut impl Process, trailer: Trailer) {
+    fn assemble(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        trailer: Trailer,
+        mut judge: Option<&mut Inbound>,
+    ) {
         let mut end = 0;
         self.batch.prefetch(process.memory());
         for run in self.batch.runs() {
@@ -101,8 +111,12 @@ impl Assembly {
             let length = self.batch.assemble_run(run, trailer, memory, room, faults);
             let bytes = end..end + length;
             let packets = &self.buffer[bytes.clone()];
+            let (fates, told) = match &mut judge {
+                None => (Fates::new(), Vec::new()),
+                Some(judge) => judge.judge(now, &run.path, run.segment, packets),
+            };
             if process.observes() {
-                process.assembled(&self.batch, run, packets, &self.faults);
+                process.assembled(&self.batch, run, packets, &self.faults, &told);
             }
             if length > 0 {
                 end = bytes.end;
@@ -111,6 +125,7 @@ impl Assembly {
                     segment: run.segment,
                     charge: Charge::of(run, packets),
                     bytes,
+                    fates,
                 });
             }
         }

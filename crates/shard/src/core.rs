@@ -11,7 +11,7 @@ use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
 use crate::deferred_ack::DeferredAck;
-use crate::faults::{Faults, Inbound};
+use crate::faults::{Faults, Inbound, Mishap};
 use crate::process::Process;
 use crate::sending::Sending;
 use crate::transmitter::Transmitter;
@@ -83,8 +83,8 @@ pub struct Core<W: Wire, P> {
     /// True if the last turn received packets through memory.
     found_in_memory: bool,
     turns: u32,
-    /// The faults of received packets; none unless some are in force.
-    faults: Option<Box<Inbound>>,
+    /// The faults; none unless some are in force.
+    pub(crate) faults: Option<Box<Inbound>>,
     injected: Injected,
 }
 
@@ -257,8 +257,13 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.release_unmatched(now, process);
         let (engine, credits, injected) = (&mut self.engine, &mut self.credits, self.injected);
         let (unmatched, received_ack) = (&mut self.unmatched, &mut self.received_ack);
-        let each = |run: &IncomingRun<'_>| {
+        let mut each = |run: &IncomingRun<'_>, fate: Option<Mishap<'_>>| {
             let whole = run.merged.datagram;
+            match fate {
+                Some(fate) if fate.is_lost => return process.lost(&whole, fate.text),
+                Some(fate) => process.met_fault(fate.text),
+                None => {}
+            }
             let mut rest = whole;
             let mut before: &[u8] = &[];
             while let Some((datagram, others)) = rest.split_first(run.segment) {
@@ -287,13 +292,16 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                     || unmatched.store(now, engine, &datagram);
                 if !waits {
                     deliver(now, engine, credits, process, &datagram);
+                } else if fate.is_some() {
+                    process.met_fault("");
                 }
                 rest = others;
             }
         };
+        let (wire, budget) = (&mut self.wire, RECEIVE_BUDGET);
         let received = match &mut self.faults {
-            None => self.wire.receive(scope, RECEIVE_BUDGET, each),
-            Some(faults) => faults.receive(now, &mut self.wire, scope, RECEIVE_BUDGET, each),
+            None => wire.receive(scope, budget, |run| each(run, None)),
+            Some(faults) => faults.receive(now, wire, scope, budget, each),
         };
         let received = received.unwrap_or_else(|error| {
             tracing::warn!("cannot receive packets: {error}");

@@ -3,6 +3,10 @@
 //!
 //! [`Weather`] decides what happens to each packet. This module carries it out: it drops,
 //! holds, repeats and changes packets on their way in ([`Inbound`]) and out ([`Outbound`]).
+//!
+//! Packets to send are judged when they are assembled ([`Inbound::judge`]), while the process can
+//! still observe them: its captures have the fate of each packet as a comment. So one weather
+//! sees the packets of both directions, and causes an event once.
 
 use core::fmt::Debug;
 use std::net::IpAddr;
@@ -41,9 +45,27 @@ struct HeldIn {
     /// With an empty payload.
     incoming: Incoming<'static>,
     bytes: Vec<u8>,
+    fate: Option<String>,
 }
 
-/// The stage of received packets.
+/// The fate of a received packet that faults do not leave alone.
+#[derive(Copy, Clone, Debug)]
+pub(crate) struct Mishap<'a> {
+    /// The fate in words.
+    pub(crate) text: &'a str,
+    /// True if the packet is lost: the engine does not get it.
+    pub(crate) is_lost: bool,
+}
+
+impl<'a> Mishap<'a> {
+    /// Returns the fate of a packet that is not lost.
+    fn survived(text: &'a str) -> Mishap<'a> {
+        let is_lost = false;
+        Mishap { text, is_lost }
+    }
+}
+
+/// The stage of received packets, which has the weather.
 #[derive(Debug)]
 pub(crate) struct Inbound {
     weather: Weather,
@@ -55,10 +77,33 @@ impl Inbound {
     pub(crate) fn new(faults: &Faults) -> Inbound {
         let (plan, counts) = (Arc::clone(&faults.plan), Arc::clone(&faults.counts));
         Inbound {
-            weather: Weather::for_packets(plan, counts, Direction::In),
+            weather: Weather::for_packets(plan, counts),
             senders: Arc::clone(&faults.senders),
             held: Held::default(),
         }
+    }
+
+    /// Decides the fates of the packets of a run to send. Returns them, and those that the faults
+    /// do not leave alone in words, by their index.
+    pub(crate) fn judge(
+        &mut self,
+        now: Time,
+        path: &Path,
+        segment: usize,
+        bytes: &[u8],
+    ) -> (Fates, Vec<(usize, String)>) {
+        let (now, peer) = (now.as_nanos(), path.flow.destination);
+        let weather = &mut self.weather;
+        let judge = |packet| weather.judge(now, Direction::Out, peer, packet, false);
+        let fates: Fates = bytes.chunks(segment).map(judge).collect();
+        if fates.iter().all(Fate::is_pass) {
+            return (Fates::new(), Vec::new());
+        }
+        let plan = weather.plan();
+        let told = fates.iter().enumerate();
+        let told = told.filter_map(|(index, fate)| Some((index, fate.describe(now, plan)?)));
+        let told = told.collect();
+        (fates, told)
     }
 
     /// Receives as [`Wire::receive`] does, through the weather.
@@ -68,7 +113,7 @@ impl Inbound {
         wire: &mut W,
         scope: Scope,
         max: usize,
-        mut each: impl FnMut(&IncomingRun<'_>),
+        mut each: impl FnMut(&IncomingRun<'_>, Option<Mishap<'_>>),
     ) -> std::io::Result<usize> {
         let now = now.as_nanos();
         self.weather.begin(now);
@@ -82,28 +127,36 @@ impl Inbound {
     }
 
     /// Passes on the packets that are due. Returns their number.
-    fn release(&mut self, now: u64, each: &mut impl FnMut(&IncomingRun<'_>)) -> usize {
+    fn release(
+        &mut self,
+        now: u64,
+        each: &mut impl FnMut(&IncomingRun<'_>, Option<Mishap<'_>>),
+    ) -> usize {
         let mut released = 0;
         while let Some(held) = self.held.take_due(now) {
-            deliver(held.incoming, &held.bytes, each);
+            let fate = held.fate.as_deref().map(Mishap::survived);
+            deliver(held.incoming, &held.bytes, fate, each);
             released += 1;
         }
         released
     }
 
-    fn pass(&mut self, now: u64, incoming: Incoming<'_>, each: &mut impl FnMut(&IncomingRun<'_>)) {
+    fn pass(
+        &mut self,
+        now: u64,
+        incoming: Incoming<'_>,
+        each: &mut impl FnMut(&IncomingRun<'_>, Option<Mishap<'_>>),
+    ) {
         let datagram = incoming.datagram;
         let judged = self.senders.include(datagram.source, datagram.source_port);
         let (peer, packet) = (datagram.source, datagram.payload);
         let fate = self.weather.judge(now, Direction::In, peer, packet, judged);
         let flow = flow_number(packet);
         if fate.is_pass() {
-            each(&IncomingRun {
-                merged: incoming,
-                segment: packet.len(),
-            });
+            deliver(incoming, packet, None, each);
             return self.held.passed(now, flow);
         }
+        let text = fate.describe(now, self.weather.plan());
         let path = Flow {
             source: datagram.source,
             destination: datagram.destination,
@@ -113,8 +166,16 @@ impl Inbound {
             IpId::Seen(id) | IpId::Unseen(id) => Some(id),
             IpId::InMemory => None,
         };
-        let Some(bytes) = changed(packet, &path, ip_id, &fate) else {
-            return;
+        let bytes = match changed(packet, &path, ip_id, &fate) {
+            Some(bytes) if !fate.is_lost() => bytes,
+            _ => {
+                let text = text.as_deref().unwrap_or_default();
+                let lost = Mishap {
+                    text,
+                    is_lost: true,
+                };
+                return deliver(incoming, packet, Some(lost), each);
+            }
         };
         for _ in 0..fate.copies {
             if fate.due.is_some() || fate.behind > 0 {
@@ -125,10 +186,15 @@ impl Inbound {
                     },
                     ifindex: incoming.ifindex,
                 };
-                let bytes = bytes.clone();
-                self.held.add(now, &fate, flow, HeldIn { incoming, bytes });
+                let held = HeldIn {
+                    incoming,
+                    bytes: bytes.clone(),
+                    fate: text.clone(),
+                };
+                self.held.add(now, &fate, flow, held);
             } else {
-                deliver(incoming, &bytes, each);
+                let fate = text.as_deref().map(Mishap::survived);
+                deliver(incoming, &bytes, fate, each);
                 self.held.passed(now, flow);
             }
         }
@@ -153,6 +219,9 @@ impl Inbound {
     }
 }
 
+/// The fates of the packets of a run; empty if the faults leave all of them alone.
+pub(crate) type Fates = Vec<Fate>;
+
 /// A packet to send that waits.
 #[derive(Debug)]
 struct HeldOut {
@@ -163,7 +232,6 @@ struct HeldOut {
 /// The stage of packets to send.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    weather: Weather,
     senders: Arc<dyn Senders>,
     held: Held<HeldOut>,
     /// True if the packets of a run have the identifications 0, 1, 2, ...
@@ -172,9 +240,7 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     pub(crate) fn new(faults: &Faults, numbered: bool) -> Outbound {
-        let (plan, counts) = (Arc::clone(&faults.plan), Arc::clone(&faults.counts));
         Outbound {
-            weather: Weather::for_packets(plan, counts, Direction::Out),
             senders: Arc::clone(&faults.senders),
             held: Held::default(),
             numbered,
@@ -186,27 +252,25 @@ impl Outbound {
         self.senders.add(port);
     }
 
-    /// Passes a run through the weather, and to `send` what goes on now: path, bytes of each
-    /// packet, and the packets. A run that the weather leaves alone stays one run.
+    /// Carries out the fates of a run, and passes to `send` what goes on now: path, bytes of each
+    /// packet, and the packets. A run that the faults leave alone stays one run.
     pub(crate) fn pass(
         &mut self,
         now: Time,
         path: &Path,
         segment: usize,
         bytes: &[u8],
+        fates: &[Fate],
         mut send: impl FnMut(&Path, usize, &[u8]),
     ) {
         let now = now.as_nanos();
-        let peer = path.flow.destination;
-        let judge = |packet| self.weather.judge(now, Direction::Out, peer, packet, false);
-        let fates: Vec<Fate> = bytes.chunks(segment).map(judge).collect();
-        if fates.iter().all(Fate::is_pass) {
+        if fates.is_empty() {
             send(path, segment, bytes);
             for packet in bytes.chunks(segment) {
                 self.held.passed(now, flow_number(packet));
             }
         } else {
-            for (index, (packet, fate)) in bytes.chunks(segment).zip(&fates).enumerate() {
+            for (index, (packet, fate)) in bytes.chunks(segment).zip(fates).enumerate() {
                 self.pass_alone(now, path, index as u16, packet, fate, &mut send);
             }
         }
@@ -270,16 +334,22 @@ impl Outbound {
     }
 }
 
-fn deliver(incoming: Incoming<'_>, payload: &[u8], each: &mut impl FnMut(&IncomingRun<'_>)) {
+fn deliver(
+    incoming: Incoming<'_>,
+    payload: &[u8],
+    fate: Option<Mishap<'_>>,
+    each: &mut impl FnMut(&IncomingRun<'_>, Option<Mishap<'_>>),
+) {
     let Incoming { datagram, ifindex } = incoming;
     let datagram = Datagram {
         payload,
         ..datagram
     };
-    each(&IncomingRun {
+    let run = IncomingRun {
         merged: Incoming { datagram, ifindex },
         segment: payload.len(),
-    });
+    };
+    each(&run, fate);
 }
 
 /// Returns a packet as its fate changes it. Packets in shared memory have no identification and

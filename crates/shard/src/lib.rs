@@ -25,6 +25,7 @@ mod deferred_ack;
 mod faults;
 mod process;
 mod progress_rule;
+mod recorder;
 mod sending;
 mod transmitter;
 mod unmatched;
@@ -36,6 +37,7 @@ pub use credits::{CREDIT_PATIENCE_NS, CreditEntry, CreditPage, SLOTS, packet_cos
 pub use faults::{Faults, Senders};
 pub use process::Process;
 pub use progress_rule::{ProgressRule, Woken};
+pub use recorder::{Recorder, received_path};
 pub use sending::{MAX_BATCHES, Sending};
 pub use transmitter::Transmitter;
 pub use unmatched::UNMATCHED_PATIENCE_NS;

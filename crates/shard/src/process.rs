@@ -43,13 +43,31 @@ pub trait Process {
     ) {
     }
 
+    /// Observes what a fault did to the datagram that the engine receives next; an empty text if the
+    /// engine receives another one before. It is called even if the process observes no packets.
+    #[inline]
+    fn met_fault(&mut self, _fate: &str) {}
+
+    /// Observes a datagram that a fault loses: the engine does not receive it. It is called even if
+    /// the process observes no packets.
+    #[inline]
+    fn lost(&mut self, _datagram: &Datagram<'_>, _fate: &str) {}
+
     /// Observes the first `packets` packets of a run, which header prediction accepted.
     #[inline]
     fn predicted(&mut self, _run: &Datagram<'_>, _segment: usize, _packets: usize) {}
 
     /// Observes a run of a batch in the form in which it will be sent. Packets whose number
-    /// is in `faults` are not part of `bytes`.
+    /// is in `faults` are not part of `bytes`. `fates` tells in words what provoked faults do to
+    /// packets, by their index in `bytes`.
     #[inline]
-    fn assembled(&mut self, _batch: &Batch, _run: &Run, _bytes: &[u8], _faults: &[(usize, Fault)]) {
+    fn assembled(
+        &mut self,
+        _batch: &Batch,
+        _run: &Run,
+        _bytes: &[u8],
+        _faults: &[(usize, Fault)],
+        _fates: &[(usize, String)],
+    ) {
     }
 }

@@ -64,7 +64,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         mut sending: Sending<W, P>,
     ) -> Option<Sending<W, P>> {
         let next = self.prepared.as_deref_mut();
-        if sending.load(now, &mut self.engine, process, next) {
+        let judge = &mut self.faults;
+        if sending.load(now, &mut self.engine, process, next, judge) {
             return Some(sending);
         }
         self.transmitter = Some(sending);
@@ -78,7 +79,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             .prepared
             .get_or_insert_with(|| Box::new(Assembly::new(&properties, self.batch)));
         if prepared.is_empty() {
-            prepared.fill(now, &mut self.engine, process, trailer(&properties));
+            let trailer = trailer(&properties);
+            prepared.fill(now, &mut self.engine, process, trailer, &mut self.faults);
         }
     }
 

@@ -9,7 +9,7 @@ use ferroce_wire::is_unreliable;
 use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
-use crate::faults::{Faults, Outbound};
+use crate::faults::{Faults, Inbound, Outbound};
 use crate::process::Process;
 
 /// Longest wait of a reliable run for room in memory. A receiver that needs longer is stopped:
@@ -148,6 +148,7 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         engine: &mut Engine,
         process: &mut impl Process,
         next: Option<&mut Assembly>,
+        judge: &mut Option<Box<Inbound>>,
     ) -> bool {
         if self.is_blocked() {
             return false;
@@ -158,7 +159,9 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
                 core::mem::swap(&mut self.assembly, next);
                 true
             }
-            _ => self.assembly.fill(now, engine, process, self.trailer),
+            _ => self
+                .assembly
+                .fill(now, engine, process, self.trailer, judge),
         }
     }
 
@@ -200,7 +203,7 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         let (runs, buffer) = assembly.take_runs();
         for run in runs {
             let bytes = &buffer[run.bytes];
-            provoked.pass(now, &run.path, run.segment, bytes, &mut send);
+            provoked.pass(now, &run.path, run.segment, bytes, &run.fates, &mut send);
         }
     }
 }

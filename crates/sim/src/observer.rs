@@ -159,7 +159,14 @@ impl Process for Observer<'_> {
         }
     }
 
-    fn assembled(&mut self, batch: &Batch, run: &Run, bytes: &[u8], faults: &[(usize, Fault)]) {
+    fn assembled(
+        &mut self,
+        batch: &Batch,
+        run: &Run,
+        bytes: &[u8],
+        faults: &[(usize, Fault)],
+        _: &[(usize, String)],
+    ) {
         let checked = self.check_run(batch, run, bytes);
         self.note(checked);
         let mut rest = bytes;

@@ -11,6 +11,8 @@ pub enum Check {
     PathMtu,
     /// Timeouts and retry counts that wait for ever or not at all.
     Timeout,
+    /// More READs and atomics than adapters have outstanding.
+    Depth,
     /// More inline data than adapters offer.
     Inline,
     /// A send buffer that changed before its completion was polled.
@@ -31,11 +33,12 @@ pub enum Check {
 
 impl Check {
     /// All checks, in the order of the documentation.
-    pub const ALL: [Check; 12] = [
+    pub const ALL: [Check; 13] = [
         Check::Lid,
         Check::GidType,
         Check::PathMtu,
         Check::Timeout,
+        Check::Depth,
         Check::Inline,
         Check::Buffer,
         Check::Deregistered,
@@ -53,6 +56,7 @@ impl Check {
             Check::GidType => "gid-type",
             Check::PathMtu => "path-mtu",
             Check::Timeout => "timeout",
+            Check::Depth => "depth",
             Check::Inline => "inline",
             Check::Buffer => "buffer-in-use",
             Check::Deregistered => "deregistered",
@@ -81,6 +85,9 @@ impl Check {
             Check::Timeout => {
                 "the adapter follows the attribute: without a timeout a lost packet hangs the \
                  connection for ever, without retries it breaks the connection"
+            }
+            Check::Depth => {
+                "max_qp_rd_atom of a ConnectX is 16: rdma_connect and rdma_accept fail with EINVAL"
             }
             Check::Inline => {
                 "max_inline_data is 828 bytes for RC on a ConnectX with rdma-core, 512 on rxe and \
@@ -129,6 +136,10 @@ impl Check {
                 "use the smaller active_mtu of both ends, as ibv_query_port reports it"
             }
             Check::Timeout => "use timeout 14 to 20, retry_cnt 7",
+            Check::Depth => {
+                "use max_qp_rd_atom and max_qp_init_rd_atom of ibv_query_device, or \
+                 RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH"
+            }
             Check::Inline => {
                 "ask for less, read the granted max_inline_data after ibv_create_qp, and send \
                  longer messages without IBV_SEND_INLINE"

@@ -1,4 +1,5 @@
-//! Checks of addresses and attributes: `ibv_modify_qp`, `ibv_create_ah`, `ibv_create_qp`.
+//! Checks of addresses and attributes: `ibv_modify_qp`, `ibv_create_ah`, `ibv_create_qp`,
+//! `rdma_connect`, `rdma_accept`.
 
 use core::net::IpAddr;
 
@@ -112,6 +113,52 @@ pub fn check_attributes(attributes: &Attributes, active_mtu: u32) -> Vec<Finding
     findings
 }
 
+/// The parameters of `rdma_connect` and `rdma_accept`.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Connection {
+    /// READs and atomics that the peer may have outstanding; none for the most.
+    pub responder_resources: Option<u8>,
+    /// READs and atomics that this end may have outstanding; none for the most.
+    pub initiator_depth: Option<u8>,
+    /// Number of retries, 0 to 7.
+    pub retry_count: u8,
+    /// Number of retries for a receiver that is not ready, 0 to 7.
+    pub rnr_retry_count: u8,
+}
+
+/// The most READs and atomics of a ConnectX.
+const COMMON_DEPTH: u8 = 16;
+
+/// Checks the parameters of a connection.
+pub fn check_connection(connection: &Connection) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (name, value) in [
+        ("responder_resources", connection.responder_resources),
+        ("initiator_depth", connection.initiator_depth),
+    ] {
+        if let Some(value) = value.filter(|value| *value > COMMON_DEPTH) {
+            let what = format!("{name} is {value}, above {COMMON_DEPTH}");
+            findings.push(Finding::warning(Check::Depth, what));
+        }
+    }
+    for (name, value) in [
+        ("retry_count", connection.retry_count),
+        ("rnr_retry_count", connection.rnr_retry_count),
+    ] {
+        if value > 7 {
+            let what = format!("{name} is {value}: rdma_cm sends 7, the largest number");
+            findings.push(Finding::warning(Check::Timeout, what));
+        }
+    }
+    let attributes = Attributes {
+        retry_cnt: Some(connection.retry_count),
+        rnr_retry: Some(connection.rnr_retry_count),
+        ..Attributes::default()
+    };
+    findings.extend(check_attributes(&attributes, u32::MAX));
+    findings
+}
+
 /// The most inline data of any adapter and driver in the table of `docs/DEBUGGING.md` that a
 /// program may rely on: that of rxe. A ConnectX has 828 bytes.
 pub const COMMON_INLINE: u32 = 512;
@@ -205,6 +252,39 @@ mod tests {
             check_attributes(&attributes, 1024).len()
         };
         assert_eq!((check(1024), check(2048)), (0, 1));
+    }
+
+    #[test]
+    fn parameters_of_a_connection_are_those_that_adapters_take() {
+        let usual = Connection {
+            responder_resources: Some(16),
+            initiator_depth: None,
+            retry_count: 7,
+            rnr_retry_count: 6,
+        };
+        assert_eq!(check_connection(&usual), []);
+        let found = |connection: Connection| {
+            let findings = check_connection(&connection);
+            let only = <[Finding; 1]>::try_from(findings).expect("one finding");
+            only.map(|found| (found.check, found.severity))[0]
+        };
+        let deep = Connection {
+            initiator_depth: Some(17),
+            ..usual
+        };
+        assert_eq!(found(deep), (Check::Depth, Severity::Warning));
+        for retry_count in [0, 8] {
+            let extreme = Connection {
+                retry_count,
+                ..usual
+            };
+            assert_eq!(found(extreme), (Check::Timeout, Severity::Warning));
+        }
+        let patient = Connection {
+            rnr_retry_count: 7,
+            ..usual
+        };
+        assert_eq!(found(patient), (Check::Timeout, Severity::Note));
     }
 
     #[test]

@@ -21,6 +21,16 @@ pub fn check_datagram_receive(length: u64) -> Option<Finding> {
     })
 }
 
+/// Returns the finding about a datagram that was dropped because its receive is too short.
+pub fn dropped_datagram(qpn: u32, room: u64, needed: u64) -> Finding {
+    let data = needed.saturating_sub(GRH);
+    let what = format!(
+        "a datagram of {data} bytes was dropped: the receive of queue pair {qpn:#x} has {room} \
+         bytes, and {needed} are needed with the GRH"
+    );
+    Finding::warning(Check::GrhRoom, what)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,9 +11,9 @@
 //! no records itself. A program never waits for the reader: a record that finds no room is
 //! counted as lost.
 //!
-//! The [`JournalFile`] of a program is memory, too. The program writes the failures of its queue
-//! pairs there, and with the flight recorder their last packets. ferroced keeps the file after
-//! the end of the program, for `ferroce explain`.
+//! The [`JournalFile`] of a program is memory, too. The program writes the failures and the last
+//! packets of its queue pairs there (the flight recorder). ferroced keeps the file after the end
+//! of the program, for `ferroce explain`.
 
 mod file;
 mod journal;
@@ -21,6 +21,8 @@ mod mapping;
 mod record;
 mod ring;
 
-pub use journal::{CELLS, JournalFile, JournalReader, JournalWriter, QpStory};
+pub use journal::{
+    JournalFile, JournalReader, JournalWriter, PacketRecord, PathRecord, QpStory, STORY,
+};
 pub use record::{Direction, HEADER_LEN, Record};
 pub use ring::{Filter, RingFile, RingReader, RingWriter};

@@ -47,6 +47,32 @@ impl Mapping {
         unsafe { self.start.add(offset).cast().as_ref() }
     }
 
+    /// Returns `N` 64-bit words in a row, from an offset on that is a multiple of 8.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
+        assert!(offset.is_multiple_of(8) && offset + 8 * N <= self.length);
+        // SAFETY: as in `word`; an array of atomics has no other alignment than one of them.
+        unsafe { self.start.add(offset).cast().as_ref() }
+    }
+
+    /// Maps another file at the same addresses, in place of the present one. Threads that access
+    /// words meanwhile see either file.
+    pub(crate) fn replace(&self, file: impl AsFd) -> std::io::Result<()> {
+        // SAFETY: the call replaces exactly the pages of this mapping, which stay mapped. No
+        // reference to bytes in them exists, and any contents are valid for words.
+        unsafe {
+            mmap(
+                self.start.as_ptr().cast(),
+                self.length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED,
+                file,
+                0,
+            )?;
+        }
+        Ok(())
+    }
+
     /// Copies bytes into the mapping.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
         assert!(offset <= self.length && bytes.len() <= self.length - offset);

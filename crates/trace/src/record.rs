@@ -72,6 +72,11 @@ impl Default for Record<'_> {
 }
 
 impl<'a> Record<'a> {
+    /// Returns true for a failure in a journal: it has no packet, and its code as the length.
+    pub fn is_failure(&self) -> bool {
+        self.direction == Direction::None && self.length != 0
+    }
+
     /// Returns the header. The packet and the text follow it.
     ///
     /// The packet and the text have at most 65,535 bytes each.

@@ -21,7 +21,7 @@ pub unsafe extern "C" fn rdma_accept(
     provoke!("rdma_accept" => minus_one);
     finish(id_with_qp(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole structure.
-        let params = unsafe { conn_params(&id, conn_param) }?;
+        let params = unsafe { conn_params(&id, "rdma_accept", conn_param) }?;
         let accepted = id.id.accept(&params);
         id.update_qp_state();
         accepted.map_err(refused("rdma_accept"))?;

@@ -2,15 +2,18 @@
 
 use core::ffi::{c_int, c_void};
 
+use ferroce_device::transport::QpType;
 use ferroce_rdmacm::{ConnParams, PortSpace};
 
 use super::event::complete;
 use super::id::{IdObject, id_of, id_with_qp};
 use super::{Outcome, finish, refused};
 use crate::arguments::slice;
+use crate::context::context_of;
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::provoke::provoke;
+use crate::strict::connect::check_params;
 
 /// Reads the parameters of a connection.
 ///
@@ -19,6 +22,7 @@ use crate::provoke::provoke;
 /// structure names.
 pub(crate) unsafe fn conn_params(
     id: &IdObject,
+    verb: &str,
     param: *const rdma_conn_param,
 ) -> Outcome<ConnParams> {
     // SAFETY: `param` is NULL or a whole structure.
@@ -42,6 +46,11 @@ pub(crate) unsafe fn conn_params(
         // SAFETY: the private data has the length that the structure names.
         let data = unsafe { bytes(param.private_data, param.private_data_len) };
         params.private_data.extend_from_slice(data);
+        let context = id.c.verbs().get();
+        if !context.is_null() && id.id.qp_type() != QpType::Ud {
+            // SAFETY: the context of an id that is bound to a device stays open.
+            check_params(unsafe { context_of(context) }, verb, &params)?;
+        }
     }
     if !qp.is_null() {
         // SAFETY: the field of the id is a queue pair that the program keeps during calls
@@ -73,7 +82,7 @@ pub unsafe extern "C" fn rdma_connect(
     provoke!("rdma_connect" => minus_one);
     finish(id_with_qp(id).and_then(|id| {
         // SAFETY: the program passes NULL or a whole structure.
-        let params = unsafe { conn_params(&id, conn_param) }?;
+        let params = unsafe { conn_params(&id, "rdma_connect", conn_param) }?;
         id.id.connect(&params).map_err(refused("rdma_connect"))?;
         id.extra().connect_data.clear();
         complete(&id)

@@ -1,18 +1,21 @@
-//! Checks of `ibv_create_qp`, `ibv_modify_qp` and `ibv_create_ah`.
+//! Checks of `ibv_create_qp`, `ibv_modify_qp`, `ibv_create_ah`, `rdma_connect` and `rdma_accept`.
 
 use core::ffi::c_int;
 use std::sync::Arc;
 
 use ferroce_device::transport::AttrMask;
 use ferroce_device::{Device, Qp};
+use ferroce_rdmacm::ConnParams;
 use ferroce_strict::connect::{
-    Attributes, PeerAddress, check_address, check_attributes, check_inline,
+    Attributes, Connection, PeerAddress, check_address, check_attributes, check_connection,
+    check_inline,
 };
 use ferroce_strict::{QpId, QpTrack};
 
 use super::memory::{self, device_id};
 use super::{Settings, ledger};
 use crate::ah::unmapped;
+use crate::context::ContextObject;
 use crate::convert;
 use crate::ffi::*;
 
@@ -84,6 +87,24 @@ pub(crate) fn check_modify(
     };
     let findings = check_attributes(&attributes, device.link().active_mtu);
     settings.report(VERB, libc::EINVAL, findings)
+}
+
+/// Checks the parameters of a connection.
+pub(crate) fn check_params(
+    context: &ContextObject,
+    verb: &str,
+    params: &ConnParams,
+) -> Result<(), c_int> {
+    if !context.settings.is_strict() || context.device.link().is_iwarp() {
+        return Ok(());
+    }
+    let findings = check_connection(&Connection {
+        responder_resources: params.responder_resources,
+        initiator_depth: params.initiator_depth,
+        retry_count: params.retry_count,
+        rnr_retry_count: params.rnr_retry_count,
+    });
+    context.settings.report(verb, libc::EINVAL, findings)
 }
 
 /// Notes a change of state.

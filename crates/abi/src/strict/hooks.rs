@@ -356,6 +356,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
 ) -> c_int {
     // SAFETY: the arguments are those of the program.
     let count = unsafe { cq::poll_cq(queue, entries, wc) };
+    super::report_short_receives();
     // SAFETY: the program's queue is live, or NULL.
     let Some(object) = (unsafe { from_c::<CqObject>(queue) }) else {
         return count;

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use ferroce_device::{LinkInfo, observed};
+use ferroce_strict::work::dropped_datagram;
 use ferroce_strict::{
     Check, Finding, Ledger, Mode, PROFILE_VARIABLE, Profile, STRICT_VARIABLE, Severity,
 };
@@ -120,6 +121,15 @@ impl Settings {
     }
 }
 
+/// Warns of datagrams that were dropped because their receives are too short. No call can fail for
+/// it: the datagram is lost.
+fn report_short_receives() {
+    for short in observed::take_short_receives() {
+        let finding = dropped_datagram(short.qpn, short.room, short.needed);
+        write("ibv_poll_cq", None, &finding, &[]);
+    }
+}
+
 /// Returns the value of a variable, or names the mistake on standard error.
 fn understood<T, E: core::fmt::Display>(variable: &str, value: Result<T, E>) -> Option<T> {
     value
@@ -159,6 +169,7 @@ pub(crate) fn tell() {
     if !USED.load(Ordering::Relaxed) || is_quiet {
         return;
     }
+    report_short_receives();
     let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     let (program, warnings) = (program.trim_end(), WARNINGS.load(Ordering::Relaxed));
     let word = if warnings == 1 { "warning" } else { "warnings" };

@@ -37,6 +37,7 @@ impl Place {
         let own = symbol(Place::here as *const () as usize).map(|symbol| symbol.base);
         let is_own = |at: &usize| symbol(*at).map(|symbol| symbol.base) == own;
         let outside = all.iter().position(|at| !is_own(at));
+        // Without a caller between this library and the C library, the program is this library.
         let addresses = match outside {
             Some(index) if !is_library_of_c(all[index]) => {
                 all[index..].iter().take(SHOWN).copied().collect()
@@ -75,8 +76,7 @@ pub(super) fn call_stack() -> Vec<usize> {
     addresses[..count].iter().map(|at| at.addr()).collect()
 }
 
-/// True for an address in the C library: then the whole stack is that of this library, called
-/// from a thread of its own or from the program's test.
+/// Returns true for an address in the C library, which calls `main` and the functions of threads.
 fn is_library_of_c(at: usize) -> bool {
     symbol(at).is_some_and(|symbol| {
         let file = symbol.file.rsplit('/').next().unwrap_or_default();

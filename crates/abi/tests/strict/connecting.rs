@@ -8,7 +8,7 @@ use ferroce_testnet::deadline;
 
 use crate::common::ferroced::set_lids;
 use crate::common::pair::{connected, gid, queue_pair, way};
-use crate::common::{V4, V6, on_loopback, refused, zeros};
+use crate::common::{V4, V6, errno, on_loopback, refused, zeros};
 use crate::fixture::{Program, run, run_strict, set_link, start};
 
 /// Moves a queue pair to RTR with one attribute changed.
@@ -221,5 +221,66 @@ fn unknown_mode_is_named() {
         let list = ibv_get_device_list(ptr::null_mut());
         assert!(!ibv_open_device(*list).is_null());
         program.warnings.assert_none();
+    });
+}
+
+/// Returns an id that is resolved to port 1 of this host, where no program listens.
+unsafe fn resolved() -> *mut rdma_cm_id {
+    let mut id = ptr::null_mut();
+    let none = ptr::null_mut();
+    assert_eq!(
+        rdma_create_id(none, &mut id, ptr::null_mut(), RDMA_PS_TCP),
+        0
+    );
+    let mut to: libc::sockaddr_in = zeros();
+    to.sin_family = libc::AF_INET as u16;
+    to.sin_port = 1_u16.to_be();
+    to.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
+    let to = (&raw mut to).cast();
+    assert_eq!(rdma_resolve_addr(id, ptr::null_mut(), to, 1000), 0);
+    assert_eq!(rdma_resolve_route(id, 1000), 0);
+    let mut init: ibv_qp_init_attr = zeros();
+    init.qp_type = IBV_QPT_RC;
+    init.cap.max_send_wr = 1;
+    init.cap.max_recv_wr = 1;
+    init.cap.max_send_sge = 1;
+    init.cap.max_recv_sge = 1;
+    assert_eq!(rdma_create_qp(id, ptr::null_mut(), &mut init), 0);
+    id
+}
+
+fn params(responder_resources: u8, retry_count: u8) -> rdma_conn_param {
+    let mut param: rdma_conn_param = zeros();
+    param.responder_resources = responder_resources;
+    param.initiator_depth = 1;
+    param.retry_count = retry_count;
+    param.rnr_retry_count = 6;
+    param
+}
+
+#[test]
+fn extreme_parameters_of_a_connection_are_found() {
+    let name = "connecting::extreme_parameters_of_a_connection_are_found";
+    run_strict(name, "on", |program| unsafe {
+        let refused = |param: &mut rdma_conn_param| {
+            assert_eq!(rdma_connect(resolved(), param), -1);
+            assert_eq!(errno(), libc::ECONNREFUSED, "nobody listens");
+        };
+        refused(&mut params(RDMA_MAX_RESP_RES, 7));
+        program.warnings.assert_none();
+        refused(&mut params(17, 0));
+        program.warnings.assert("depth", 1);
+        program.warnings.assert("timeout", 1);
+    });
+}
+
+#[test]
+fn extreme_parameters_of_a_connection_are_refused() {
+    let name = "connecting::extreme_parameters_of_a_connection_are_refused";
+    run_strict(name, "error", |program| unsafe {
+        let id = resolved();
+        assert_eq!(rdma_connect(id, &mut params(17, 7)), -1);
+        assert_eq!(errno(), libc::EINVAL);
+        program.warnings.assert("depth", 1);
     });
 }

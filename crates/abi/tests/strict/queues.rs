@@ -8,9 +8,9 @@ use ferroce_testnet::deadline;
 
 use crate::common::inline::{poll_cq, post_recv, post_send, slot};
 use crate::common::pair::{
-    connected, element, make_ready, queue_pair, receive, request, success, write,
+    QKEY, connected, element, make_ready, post, queue_pair, receive, request, success, way, write,
 };
-use crate::common::{made, zeros};
+use crate::common::{V4, made, zeros};
 use crate::fixture::{Program, run_strict};
 
 /// Size of the send queues of `pair::queue_pair`.
@@ -128,6 +128,37 @@ fn receive_without_room_for_the_grh_is_refused() {
         let short = element(program.memory, 39, program.lkey());
         assert_eq!(post_one(qp, short), libc::EINVAL);
         program.warnings.assert("grh-room", 1);
+    });
+}
+
+#[test]
+fn datagram_that_does_not_fit_its_receive_is_found() {
+    let name = "queues::datagram_that_does_not_fit_its_receive_is_found";
+    run_strict(name, "on", |program| unsafe {
+        let qp = queue_pair(program.pd, program.cqs[0], IBV_QPT_UD);
+        make_ready(qp);
+        receive(qp, 1, element(program.memory, 40 + 63, program.lkey()));
+        let mut wr = request(2, IBV_WR_SEND);
+        wr.wr.ud = ibv_send_wr_ud {
+            ah: made(ibv_create_ah(program.pd, &mut way(V4))),
+            remote_qpn: (*qp).qp_num,
+            remote_qkey: QKEY,
+        };
+        let sge = element(program.memory.add(4096), 64, program.lkey());
+        post(qp, wr, sge);
+        success(program.cqs[0]);
+        let mut none = [];
+        deadline::until("the warning", || {
+            poll_cq(program.cqs[0], &mut none);
+            program.warnings.text().contains("[grh-room]")
+        });
+        let text = program.warnings.text();
+        let what = "a datagram of 64 bytes was dropped: the receive of queue pair ";
+        assert!(text.contains(what), "{text}");
+        assert!(
+            text.contains(" has 103 bytes, and 104 are needed with the GRH"),
+            "{text}"
+        );
     });
 }
 

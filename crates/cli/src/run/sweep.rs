@@ -87,7 +87,7 @@ impl SweepOptions {
         let test = quoted(test);
         let (points, output) = self.baseline(&mut command)?;
         let mut findings = Vec::new();
-        let mut unsteady = 0;
+        let mut unsteady = Vec::new();
         eprintln!("sweep: {} points", points.len());
         for (index, point) in points.iter().enumerate() {
             let (mut verdict, took) = self.try_point(&mut command, point, output.as_deref())?;
@@ -107,23 +107,31 @@ impl SweepOptions {
                 verdict.text()
             );
             match verdict {
-                Verdict::Unsteady => unsteady += 1,
+                Verdict::Unsteady => unsteady.push(point),
                 verdict if verdict.is_finding() => findings.push((point, verdict)),
                 _ => {}
             }
         }
-        if unsteady > 0 {
-            println!(
-                "{unsteady} points are undecided: the test failed there without the fault, or in one \
-                 of two runs; make it steady and sweep again"
-            );
-        }
-        println!("{} points, {} findings", points.len(), findings.len());
+        println!(
+            "{} points, {} findings, {} undecided",
+            points.len(),
+            findings.len(),
+            unsteady.len()
+        );
         for (point, verdict) in &findings {
             println!("{}: {}", verdict.text(), point.fault);
             println!("    ferroce run --faults '{}' -- {test}", point.fault);
         }
-        Ok(match findings.is_empty() && unsteady == 0 {
+        if !unsteady.is_empty() {
+            println!(
+                "Undecided: the test failed there without the fault, or in one of two runs. The order \
+                 of calls of its programs may differ from run to run."
+            );
+        }
+        for point in &unsteady {
+            println!("    ferroce run --faults '{}' -- {test}", point.fault);
+        }
+        Ok(match findings.is_empty() && unsteady.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         })

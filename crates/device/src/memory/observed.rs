@@ -20,6 +20,23 @@ static WRITES: Mutex<RecentWrites> = Mutex::new(RecentWrites::new());
 /// Number of packets whose bytes were written in two parts.
 static SPLIT: AtomicU64 = AtomicU64::new(0);
 
+/// Datagrams that were dropped because their receives are too short.
+static SHORT: Mutex<Vec<ShortReceive>> = Mutex::new(Vec::new());
+
+/// Most dropped datagrams that are remembered: a program that ignores them gets one warning.
+const MAX_SHORT: usize = 16;
+
+/// A datagram that was dropped because its receive is too short.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct ShortReceive {
+    /// Number of the queue pair.
+    pub qpn: u32,
+    /// Bytes of the receive.
+    pub room: u64,
+    /// Bytes that the datagram needs with its GRH.
+    pub needed: u64,
+}
+
 /// Bytes that reach memory together: those of a cache line.
 const LINE: u64 = 64;
 /// Number of pauses between two parts before they become rare.
@@ -50,6 +67,20 @@ pub fn written_since(time: u64, ranges: &[Range]) -> bool {
 /// Returns the number of packets whose bytes were written in another order.
 pub fn split_writes() -> u64 {
     SPLIT.load(Ordering::Relaxed)
+}
+
+/// Returns the datagrams that were dropped since the last call because their receives are too
+/// short.
+pub fn take_short_receives() -> Vec<ShortReceive> {
+    core::mem::take(&mut SHORT.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Remembers a dropped datagram, in strict mode.
+pub(crate) fn note_short_receive(short: ShortReceive) {
+    let mut all = SHORT.lock().unwrap_or_else(PoisonError::into_inner);
+    if is_on() && all.len() < MAX_SHORT {
+        all.push(short);
+    }
 }
 
 /// True if writes must go through [`write`], or be announced by [`note`].

@@ -10,9 +10,9 @@ fn peer() -> IpAddr {
     [10, 0, 0, 2].into()
 }
 
-fn weather(text: &str, direction: Direction) -> Weather {
+fn weather(text: &str) -> Weather {
     let plan = Arc::new(Plan::parse(text).unwrap_or_else(|error| panic!("{error}")));
-    Weather::for_packets(plan, Arc::new(LocalCounts::default()), direction)
+    Weather::for_packets(plan, Arc::new(LocalCounts::default()))
 }
 
 fn packet(operation: Operation, qpn: u32, psn: u32, payload: usize) -> Vec<u8> {
@@ -55,10 +55,10 @@ fn letters(weather: &mut Weather, count: u32) -> String {
 #[test]
 fn the_same_seed_is_the_same_weather() {
     let text = "loss 10%; duplicate 10%; corrupt 10%; reorder 10%; seed 7";
-    let first = letters(&mut weather(text, Direction::Out), 400);
-    assert_eq!(first, letters(&mut weather(text, Direction::Out), 400));
+    let first = letters(&mut weather(text), 400);
+    assert_eq!(first, letters(&mut weather(text), 400));
     let other = text.replace("seed 7", "seed 8");
-    assert_ne!(first, letters(&mut weather(&other, Direction::Out), 400));
+    assert_ne!(first, letters(&mut weather(&other), 400));
     for letter in ".x2~<".chars() {
         assert!(first.contains(letter), "{letter}: {first}");
     }
@@ -66,9 +66,9 @@ fn the_same_seed_is_the_same_weather() {
 
 #[test]
 fn weather_of_a_queue_pair_depends_on_no_other() {
-    let mut alone = weather("loss 20% seed 3", Direction::Out);
+    let mut alone = weather("loss 20% seed 3");
     let alone = letters(&mut alone, 200);
-    let mut both = weather("loss 20% seed 3", Direction::Out);
+    let mut both = weather("loss 20% seed 3");
     let mut mixed = String::new();
     for psn in 0..200 {
         mixed += &letters(&mut both, 1);
@@ -81,7 +81,7 @@ fn weather_of_a_queue_pair_depends_on_no_other() {
 #[test]
 fn loss_and_bursts_have_the_rate_that_was_asked_for() {
     let lost = |text| {
-        let letters = letters(&mut weather(text, Direction::Out), 100_000);
+        let letters = letters(&mut weather(text), 100_000);
         let bursts = letters.split('.').filter(|burst| !burst.is_empty()).count();
         let lost = letters.matches('x').count();
         (lost, lost as f64 / bursts as f64)
@@ -103,7 +103,7 @@ fn loss_and_bursts_have_the_rate_that_was_asked_for() {
 
 #[test]
 fn schedule_counts_only_selected_packets() {
-    let mut weather = weather("drop the 2nd to 3rd ACK", Direction::In);
+    let mut weather = weather("drop the 2nd to 3rd ACK");
     let mut lost = |bytes: &[u8]| {
         let fate = weather.judge(0, Direction::In, peer(), bytes, false);
         fate.is_lost()
@@ -118,8 +118,8 @@ fn schedule_counts_only_selected_packets() {
 fn processes_that_share_counts_share_a_schedule() {
     let plan = Arc::new(Plan::parse("drop the 3rd packet").unwrap());
     let counts: Arc<dyn Counts> = Arc::new(LocalCounts::default());
-    let mut one = Weather::for_packets(Arc::clone(&plan), Arc::clone(&counts), Direction::Out);
-    let mut two = Weather::for_packets(plan, Arc::clone(&counts), Direction::In);
+    let mut one = Weather::for_packets(Arc::clone(&plan), Arc::clone(&counts));
+    let mut two = Weather::for_packets(plan, Arc::clone(&counts));
     let lost: Vec<bool> = (0..3)
         .flat_map(|psn| {
             let out = one.judge(0, Direction::Out, peer(), &send(psn), false);
@@ -133,7 +133,7 @@ fn processes_that_share_counts_share_a_schedule() {
 
 #[test]
 fn packet_that_its_sender_has_judged_meets_only_rules_for_received_packets() {
-    let mut both = weather("drop 100%", Direction::In);
+    let mut both = weather("drop 100%");
     assert!(
         !both
             .judge(0, Direction::In, peer(), &send(1), true)
@@ -143,7 +143,7 @@ fn packet_that_its_sender_has_judged_meets_only_rules_for_received_packets() {
         both.judge(0, Direction::In, peer(), &send(1), false)
             .is_lost()
     );
-    let mut only = weather("drop 100% in", Direction::In);
+    let mut only = weather("drop 100% in");
     assert!(
         only.judge(0, Direction::In, peer(), &send(1), true)
             .is_lost()
@@ -152,7 +152,7 @@ fn packet_that_its_sender_has_judged_meets_only_rules_for_received_packets() {
 
 #[test]
 fn delayed_packets_keep_their_order() {
-    let mut weather = weather("delay 2ms jitter 1ms", Direction::Out);
+    let mut weather = weather("delay 2ms jitter 1ms");
     let mut last = 0;
     let mut delays = Vec::new();
     for psn in 0..100 {
@@ -168,7 +168,7 @@ fn delayed_packets_keep_their_order() {
 
 #[test]
 fn rate_spaces_packets_and_a_full_queue_loses_them() {
-    let mut weather = weather("rate 8mbit queue 1ms", Direction::Out);
+    let mut weather = weather("rate 8mbit queue 1ms");
     let mut due = |psn| weather.judge(0, Direction::Out, peer(), &send(psn), false);
     // 12 + 64 + 4 bytes, and 28 of UDP and IP: 108 us at a byte per microsecond.
     assert_eq!(due(0).due, Some(108_000));
@@ -179,7 +179,7 @@ fn rate_spaces_packets_and_a_full_queue_loses_them() {
 
 #[test]
 fn black_hole_swallows_long_packets_only() {
-    let mut weather = weather("blackhole 500", Direction::Out);
+    let mut weather = weather("blackhole 500");
     let mut lost = |payload| {
         let bytes = packet(Operation::SendOnly, 1, 0, payload);
         weather
@@ -191,7 +191,7 @@ fn black_hole_swallows_long_packets_only() {
 
 #[test]
 fn partition_has_a_beginning_and_an_end() {
-    let mut weather = weather("partition at 2ms for 3ms", Direction::Out);
+    let mut weather = weather("partition at 2ms for 3ms");
     let mut lost = |ms: u64| {
         weather
             .judge(ms * MS, Direction::Out, peer(), &send(0), false)
@@ -203,7 +203,7 @@ fn partition_has_a_beginning_and_an_end() {
 
 #[test]
 fn only_positive_responses_are_replaced() {
-    let mut weather = weather("nak access 100%", Direction::In);
+    let mut weather = weather("nak access 100%");
     let mut answer = |bytes: &[u8]| weather.judge(0, Direction::In, peer(), bytes, false).answer;
     assert_eq!(answer(&ack(1)), Some(Answer::Access));
     assert_eq!(answer(&send(1)), None);
@@ -211,7 +211,7 @@ fn only_positive_responses_are_replaced() {
 
 #[test]
 fn queue_pair_fails_after_the_packets_that_were_asked_for() {
-    let mut weather = weather("qp error after 3 packets", Direction::In);
+    let mut weather = weather("qp error after 3 packets");
     for psn in 0..5 {
         weather.judge(0, Direction::In, peer(), &send(psn), false);
         let expected = (psn == 2).then_some(Provoked::QpError(0x11));
@@ -221,7 +221,7 @@ fn queue_pair_fails_after_the_packets_that_were_asked_for() {
 
 #[test]
 fn port_goes_down_and_up_by_the_clock() {
-    let mut weather = weather("port down at 5ms for 2ms", Direction::In);
+    let mut weather = weather("port down at 5ms for 2ms");
     weather.begin(100 * MS);
     assert_eq!(weather.next_timeout(), Some(105 * MS));
     weather.handle_timeout(105 * MS);

@@ -11,6 +11,7 @@ use super::requester::gather;
 use super::responder::Refusal;
 use crate::attr::{QpState, QpType};
 use crate::bugs::Bug;
+use crate::decision::Decision;
 use crate::engine::Context;
 use crate::error::Reason;
 use crate::memory::Memory;
@@ -165,8 +166,12 @@ impl Qp {
         if self.held_capacity().is_none() && !self.take_receive(cx) {
             return Received::Dropped(Drop::NoReceive);
         }
-        if self.held_capacity().is_none_or(|capacity| capacity < total) {
+        let room = self.held_capacity().unwrap_or(0);
+        if room < total {
             // As in rxe of Linux 7.2, the receive stays for the next datagram.
+            let needed = total;
+            cx.decisions
+                .add(self.qpn, || Decision::ShortReceive { room, needed });
             return Received::Dropped(Drop::NoReceive);
         }
         let grh = grh(datagram);

@@ -1,6 +1,6 @@
 //! The packets of a batch.
 
-use ferroce_wire::{Bth, HeaderBuf, Psn};
+use ferroce_wire::{Bth, HeaderBuf, MAX_HEADER_LEN, Psn};
 
 use super::ICRC_LEN;
 use crate::memory::MemRef;
@@ -69,6 +69,18 @@ impl TxPacket {
     /// Returns the header, from the BTH to the payload.
     pub fn header(&self) -> &[u8] {
         self.header.as_bytes()
+    }
+
+    /// Returns the buffer of the header, whose bytes behind the header mean nothing.
+    #[inline]
+    pub fn header_buffer(&self) -> &[u8; MAX_HEADER_LEN] {
+        self.header.buffer()
+    }
+
+    /// Returns the number of packets of a uniform run; 1 for a packet alone.
+    #[inline]
+    pub fn packets(&self) -> usize {
+        self.count as usize
     }
 
     /// Returns the number of the queue pair that sends the packet.

@@ -1,6 +1,8 @@
 //! Decisions that an observed engine reports: the comments of captures.
 
-use crate::pair::Pair;
+use ferroce_roce::QpType;
+
+use crate::pair::{Knobs, Pair};
 
 impl Pair {
     fn observe(&mut self) {
@@ -85,5 +87,22 @@ fn missing_receive_is_a_decision_of_both_ends() {
     assert!(
         said.starts_with("PSN 1000 is to be sent again: RNR, the peer had no receive"),
         "{said}"
+    );
+}
+
+#[test]
+fn receive_that_is_too_short_for_a_datagram_is_a_decision() {
+    let mut pair = Pair::new(&Knobs {
+        qp_type: QpType::Ud,
+        ..Knobs::default()
+    });
+    pair.observe();
+    pair.recv(7, 139);
+    pair.datagram(1, 100);
+    let packets = pair.take(0);
+    pair.deliver(&packets[0]);
+    assert_eq!(
+        pair.decisions(1),
+        ["the receive has 139 bytes, and the datagram with its GRH needs 140"]
     );
 }
