@@ -176,7 +176,7 @@ impl Core {
     pub(crate) fn flush_deferred(&mut self, now: Time, process: &mut impl Process) {
         match self {
             Core::Roce(core) => core.flush_deferred(now, process),
-            Core::Iwarp(core) => core.transmit(now, process),
+            Core::Iwarp(core) => core.flush(now, process),
         }
     }
 
@@ -241,7 +241,7 @@ impl Core {
     ) -> Result<(), VerbsError> {
         match self {
             Core::Roce(core) => core.destroy_qp(now, process, qpn),
-            Core::Iwarp(core) => core.engine.destroy_qp(now, qpn),
+            Core::Iwarp(core) => core.destroy_qp(now, process, qpn),
         }
     }
 

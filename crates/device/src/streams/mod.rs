@@ -494,6 +494,27 @@ impl StreamCore {
         self.engine.disconnect(now, qpn)
     }
 
+    /// Destroys a queue pair. Messages that wait for the start of the stream are sent before.
+    pub(crate) fn destroy_qp(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        qpn: u32,
+    ) -> Result<(), VerbsError> {
+        if self.engine.end_hold(now, qpn) {
+            self.send(now, process, qpn);
+        }
+        self.engine.destroy_qp(now, qpn)
+    }
+
+    /// Sends all messages that wait for the start of a stream: the process ends.
+    pub(crate) fn flush(&mut self, now: Time, process: &mut impl Process) {
+        for qpn in self.streams.keys() {
+            self.engine.end_hold(now, *qpn);
+        }
+        self.transmit(now, process);
+    }
+
     /// Returns the time of the next turn if no socket becomes ready before.
     pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
         match self.has_ready {
