@@ -1,8 +1,12 @@
 //! The ends of connections: messages that were posted before a disconnect arrive.
 
+use std::net::UdpSocket;
+
 use ferroce_device::transport::{RecvWr, SendOp, WcStatus};
 use ferroce_rdmacm::{ConnParams, EventKind};
+use ferroce_testnet::isolated;
 
+use crate::ferroced::{Ferroced, add_link_of};
 use crate::support::{
     End, buffer, channels, completion, connect, listener, next, on_siw, pair, post, queue_pair,
     request, send_message,
@@ -111,5 +115,20 @@ fn disconnect_sends_what_did_not_fit_into_the_socket() {
             let received = completion(&passive);
             assert_eq!(received, (wr_id, WcStatus::Success, LENGTH as u32));
         }
+    });
+}
+
+/// The kernel's rdma_rxe, or another program, may hold RoCE's port.
+#[test]
+fn connections_need_no_udp_port() {
+    let name = "ends::connections_need_no_udp_port";
+    isolated(name, || {
+        let _stranger = UdpSocket::bind("0.0.0.0:4791").expect("free here");
+        let _ferroced = Ferroced::start();
+        add_link_of("siw", "siw0", "lo");
+        let [here, there] = channels();
+        let (_listening, [active, passive]) = pair(&here, &there, "0.0.0.0:0");
+        send_message(&active, &passive, 5000);
+        send_message(&passive, &active, 5000);
     });
 }
