@@ -19,6 +19,7 @@ use ferroce_trace::{Direction, JournalFile, JournalWriter, Record, RingWriter};
 use ferroce_wire::{MAX_HEADER_LEN, Packet, Psn};
 
 use crate::clock;
+use crate::streams::{Segment, Way};
 
 /// The first of the UDP ports that RoCE sends from.
 const DYNAMIC_PORTS: u16 = 0xc000;
@@ -217,6 +218,37 @@ impl Taps {
                 state.write_journal(&record);
             }
             state.text = text;
+        }
+        self.forget_closed(&mut state);
+    }
+
+    /// Writes a segment of a stream.
+    pub(crate) fn segment(&self, qpn: u32, segment: &Segment<'_>) {
+        let mut state = self.lock();
+        let time_ns = clock::now().as_nanos();
+        let record = |snap: usize| Record {
+            time_ns,
+            direction: match segment.direction {
+                Way::Sent => Direction::Sent,
+                Way::Received => Direction::Received,
+            },
+            trouble: segment.trouble,
+            qpn,
+            source: segment.source.ip(),
+            destination: segment.destination.ip(),
+            tcp: true,
+            length: segment.bytes.len() as u32,
+            bytes: &segment.bytes[..segment.bytes.len().min(segment.header + snap)],
+            ..Record::default()
+        };
+        if state.records {
+            state.write_journal(&record(MAX_HEADER_LEN - segment.header));
+        }
+        for ring in &mut state.rings {
+            let filter = ring.filter();
+            if filter.qpn.is_none_or(|only| only == qpn) {
+                ring.write(&record(filter.snap as usize));
+            }
         }
         self.forget_closed(&mut state);
     }

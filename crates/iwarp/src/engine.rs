@@ -261,6 +261,12 @@ impl Engine {
         }
     }
 
+    /// Returns the bytes until the ends of the FPDUs that are partly sent and partly received,
+    /// for a capture that begins now. None without a stream, or if a length is not known yet.
+    pub fn left_of_fpdus(&self, qpn: u32) -> Option<(usize, usize)> {
+        self.qps.get(qpn)?.left_of_fpdus()
+    }
+
     /// Processes the end of the peer's stream (FIN).
     pub fn end_of_stream(&mut self, now: Time, qpn: u32) {
         self.cx.now = now;

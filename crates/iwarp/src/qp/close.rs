@@ -332,6 +332,12 @@ impl Qp {
         })
     }
 
+    /// Returns the bytes until the ends of the FPDUs that are partly sent and partly received.
+    pub(crate) fn left_of_fpdus(&self) -> Option<(usize, usize)> {
+        let stream = self.stream.as_ref()?;
+        Some((stream.output.left_of_fpdu(), stream.reader.left_of_fpdu()?))
+    }
+
     /// Copies the unsent bytes that are references to memory.
     pub(crate) fn own_output(&mut self, cx: &mut Context, memory: &dyn Memory) {
         if let Some(stream) = &mut self.stream
