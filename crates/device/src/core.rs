@@ -119,9 +119,7 @@ impl Core {
     pub(crate) fn set_faults(&mut self, now: Time, faults: Option<&Faults>) {
         match self {
             Core::Roce(core) => core.set_faults(now, faults),
-            Core::Iwarp(_) if faults.is_some() => {
-                tracing::warn!("faults of packets have no effect on a link of type siw");
-            }
+            // They are refused before (`faults::check`).
             Core::Iwarp(_) => {}
         }
     }
