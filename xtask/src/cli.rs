@@ -307,6 +307,7 @@ EXAMPLES
   cargo xtask bench programs
   cargo xtask bench programs --quick
   cargo xtask bench programs --only latency --cores 2
+  cargo xtask bench programs --type siw    iWARP beside iperf3 and a TCP ping-pong
   cargo xtask bench programs --bundle DIR  everything for a machine without cargo
   cargo xtask bench programs --vm          beside the kernel's rdma_rxe, in a virtual machine
   cargo xtask bench programs -- --help     the benchmark's own help")]

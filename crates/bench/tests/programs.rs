@@ -1,14 +1,14 @@
 //! Tests of the benchmark of programs: the figures in real output, verdicts, plots and plans.
 //! They run no program and measure no times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ferroce_bench::programs::sample::{fabric, iperf, perftest_bandwidth, perftest_latency};
 use ferroce_bench::programs::sample::{qperf, ucx};
 use ferroce_bench::programs::svg::{Chart, Series};
 use ferroce_bench::programs::{
-    Addresses, Cores, Effort, Machine, Metric, Plan, Probe, Results, Sample, Tool, bytes, charts,
-    history, page,
+    Addresses, Cores, Device, Effort, Machine, Metric, Plan, Probe, Results, RowPlan, Sample, Tool,
+    bytes, charts, history, page,
 };
 use ferroce_bench::{Goal, Report};
 
@@ -327,5 +327,36 @@ fn least_value_is_a_goal() {
     assert!(
         report.to_string().contains(">= 1200 k/s  MISSED"),
         "{report}"
+    );
+}
+
+#[test]
+fn programs_over_siw_connect_by_rdma_cm_and_are_compared_with_tcp() {
+    let plan = Plan::iwarp(true, None);
+    let rows: Vec<&RowPlan> = plan.groups.iter().flat_map(|group| &group.rows).collect();
+    let write = rows.iter().find(|row| {
+        let is_write = row.probe.tool == Tool::Perftest("ib_write_bw");
+        is_write && row.probe.device == Device::SiwCrc
+    });
+    let write = write.expect("a row");
+    assert_eq!(write.probe.label(), "ib_write_bw -R -s 64K, CRC");
+    assert_eq!(write.goal, Some(Goal::AtLeast(0.7)));
+    let at = Addresses {
+        peer: "10.77.0.1",
+        link: "siw1",
+        netdev: "veth0",
+        port: 18_601,
+    };
+    let lines = write.probe.lines(&at, plan.effort).expect("a program");
+    let client = lines.client.join(" ");
+    assert!(
+        client.starts_with("ib_write_bw -d siw1 -R -F -p 18601 "),
+        "{client}"
+    );
+    let names = |row: &&RowPlan| row.against.as_ref().map(|reference| reference.name);
+    let names: BTreeSet<&str> = rows.iter().filter_map(names).collect();
+    assert_eq!(
+        names.into_iter().collect::<Vec<_>>(),
+        ["blocking TCP", "iperf3", "iperf3 -A 0,1", "polling TCP"]
     );
 }

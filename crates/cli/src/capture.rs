@@ -8,6 +8,7 @@ pub(crate) mod frame;
 pub(crate) mod line;
 pub(crate) mod pcapng;
 mod programs;
+mod segment;
 pub(crate) mod sources;
 
 use std::fs::File;
@@ -35,10 +36,15 @@ Shows the packets that programs send and receive, one line each, or writes them 
 for Wireshark. It needs no root: programs pass their packets on through shared memory, while a \
 capture runs. Programs that start later are included. Root captures all programs, others their own.
 
-Packets appear as the RoCEv2 packets that they are, with Ethernet, IP and UDP headers, one by one \
-even if the kernel sends several at once. The MAC addresses are made from the IP addresses. Comments \
+Packets on a link of type rxe appear as the RoCEv2 packets that they are, with Ethernet, IP and UDP \
+headers, one by one even if the kernel sends several at once. The MAC addresses are made from the IP addresses. Comments \
 say what Ferroce decided about a packet: a duplicate, a drop and its reason, the cause of a \
 retransmission. A packet between two programs of this host appears twice: sent, and received.
+
+On a link of type siw the kernel makes the TCP segments, and programs do not see them. So a capture \
+shows segments that are made up from the bytes of the stream: a handshake, the frames of MPA, then one \
+segment for each FPDU. In a file each segment appears once. A connection that is older than the \
+capture begins with its next whole FPDU. Connections that are rejected are not shown.
 
 Messages of the connection manager (queue pair 1) are those of ferroced: root and the user of ferroced \
 see them, under the program name ferroced. A capture goes on if ferroced is restarted.",
@@ -79,7 +85,7 @@ pub(crate) struct CaptureArgs {
     #[arg(short, long)]
     errors: bool,
 
-    /// Take at most this many bytes of each packet, from the BTH on
+    /// Take at most this many bytes of each packet, from the BTH or behind the TCP header on
     #[arg(short, long, value_name = "BYTES", default_value_t = 65535,
           value_parser = clap::value_parser!(u32).range(12..=65535))]
     snap: u32,
@@ -96,7 +102,8 @@ enum Output {
 }
 
 impl Output {
-    fn packet(&mut self, sources: &Sources, packet: &Packet) -> Result<()> {
+    /// Shows a packet or a decision. Returns true if it is a packet that was not shown yet.
+    fn packet(&mut self, sources: &Sources, packet: &Packet) -> Result<bool> {
         match self {
             Output::Lines(lines) => lines.packet(sources.of(packet), packet),
             Output::PcapNg(file) => file.packet(sources.of(packet), packet),
@@ -143,8 +150,9 @@ impl CaptureArgs {
                 if self.errors && !packet.is_trouble() {
                     continue;
                 }
-                result = output.packet(&sources, &packet);
-                taken += u64::from(packet.is_packet());
+                result = output.packet(&sources, &packet).map(|shown| {
+                    taken += u64::from(shown);
+                });
                 if result.is_err() || self.count.is_some_and(|count| taken >= count) {
                     break;
                 }
@@ -175,8 +183,7 @@ impl CaptureArgs {
         if !ended {
             for packet in sources.take_all() {
                 if !self.errors || packet.is_trouble() {
-                    output.packet(&sources, &packet)?;
-                    taken += u64::from(packet.is_packet());
+                    taken += u64::from(output.packet(&sources, &packet)?);
                 }
             }
             output.flush()?;

@@ -212,6 +212,9 @@ impl RunArgs {
             });
         }
         let plan = self.faults.plan()?;
+        if let (Some(plan), Some("siw")) = (&plan, self.options.kind.as_deref()) {
+            plan.check_for_streams().map_err(anyhow::Error::msg)?;
+        }
         start(&self.options, program, arguments, plan)
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 
 use ferroce_device::transport::{QpType, SendOp, WcStatus};
 use ferroce_endpoint::{Endpoint, Options};
@@ -12,8 +12,8 @@ use ferroce_testnet::{deadline, isolated, netdev};
 use ferroce_wire::{Flow, Mtu, Packet, icrc};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
-use rustix::process::{Pid, Signal, kill_process};
 
+use common::capture::{end, start, tshark};
 use common::{Cleanup, fails, ok};
 
 /// A packet of a capture file, from the BTH on.
@@ -23,30 +23,6 @@ struct Captured {
     ip_id: u16,
     sent: bool,
     comment: String,
-}
-
-/// Starts a capture, and waits until it runs.
-fn start(line: &str) -> (Child, BufReader<ChildStderr>) {
-    let mut capture = common::command(&format!("ferroce capture {line}"))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("ferroce starts");
-    let mut messages = BufReader::new(capture.stderr.take().expect("piped"));
-    let mut first = String::new();
-    messages.read_line(&mut first).expect("text");
-    assert_eq!(first, "capturing; Ctrl-C ends\n");
-    (capture, messages)
-}
-
-/// Ends a capture as Ctrl-C does. Returns its messages.
-fn end((mut capture, mut messages): (Child, BufReader<ChildStderr>)) -> String {
-    let pid = Pid::from_child(&capture);
-    kill_process(pid, Signal::INT).expect("it runs");
-    let mut text = String::new();
-    messages.read_to_string(&mut text).expect("text");
-    assert!(capture.wait().expect("it ends").success(), "{text}");
-    text
 }
 
 fn connected(gid_index: u8) -> (Endpoint, Endpoint) {
@@ -154,23 +130,6 @@ fn sent_in_memory() -> u64 {
     words
         .next()
         .map_or(0, |count| count.parse().expect("a number"))
-}
-
-/// Runs tshark on a file. Returns none if it is not installed.
-fn tshark(file: &Path, arguments: &[&str]) -> Option<String> {
-    let output = Command::new("tshark")
-        .args(["-r".as_ref(), file.as_os_str()])
-        .args(arguments)
-        .output();
-    let Ok(output) = output else {
-        let line = "*** SKIPPED: tshark, which reads the capture, is not installed ***";
-        assert!(std::env::var_os("CI").is_none(), "{line}");
-        eprintln!("{line}");
-        return None;
-    };
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{errors}");
-    Some(String::from_utf8(output.stdout).expect("text"))
 }
 
 #[test]

@@ -286,3 +286,35 @@ fn sweep_needs_a_test_that_passes() {
         assert!(text(&output.stderr).contains("there is no point"));
     });
 }
+
+#[test]
+fn faults_that_tcp_does_not_have_are_refused_on_a_siw_link() {
+    let name = "faults_that_tcp_does_not_have_are_refused_on_a_siw_link";
+    with_libraries(name, || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add siw0 type siw netdev lo");
+        let program = ["ibv_rc_pingpong", "-d", "siw0"];
+        // For all programs of the link, for one that sees siw links only, and for any other.
+        for (fault, arguments) in [
+            ("partition", &["link", "set", "siw0", "faults"][..]),
+            ("loss 1%", &["run", "--type", "siw", "--faults"]),
+            ("delay 2ms", &["run", "--faults"]),
+        ] {
+            let mut line = [arguments, &[fault]].concat();
+            if arguments[0] == "run" {
+                line.push("--");
+                line.extend(program);
+            }
+            let output = run(&line);
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success(), "{fault}: {said}");
+            let refusal = format!("the fault `{fault}` is not possible on a link of type siw: ");
+            assert!(said.contains(&refusal), "{said}");
+        }
+        let verb = "fail ibv_reg_mr 1 ENOMEM";
+        let line = ["run", "--type", "siw", "--faults", verb, "--"];
+        let output = run(&[&line[..], &program].concat());
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("Couldn't register MR"), "{said}");
+    });
+}

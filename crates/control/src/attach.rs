@@ -12,7 +12,7 @@ use crate::counters::CounterPage;
 use crate::credit_page::CreditPage;
 use crate::error::Error;
 use crate::link::LinkInfo;
-use crate::protocol::{Reply, Request, SlotGrant};
+use crate::protocol::{Reply, Request, SlotGrant, SlotKind};
 use crate::socket_escrow::SocketEscrow;
 
 /// A program's slots of a link. ferroced takes the slots back when the connection closes or
@@ -23,13 +23,47 @@ pub struct Attachment {
     pub link: LinkInfo,
     /// The slots, one per requested shard.
     pub slots: Vec<AttachedSlot>,
-    /// Keeps the socket group open. Keep it until the program has stopped using the slots,
-    /// and pass it to [`resume`].
-    pub escrow: SocketEscrow,
-    /// Memory shared with all programs; pass it to [`resume`] as well.
-    pub credits: CreditPage,
+    /// Descriptors that the next ferroced needs. Keep them until the program has stopped using
+    /// the slots, and pass them to [`resume`].
+    pub kept: Kept,
     /// The connection, on which events of the link arrive.
     pub connection: Connection,
+}
+
+/// Descriptors that the next ferroced needs.
+#[derive(Debug)]
+pub enum Kept {
+    /// Those of [`SlotKind::Udp`].
+    Udp {
+        /// Keeps the socket group open.
+        escrow: SocketEscrow,
+        /// Memory shared with all programs.
+        credits: CreditPage,
+    },
+    /// Those of [`SlotKind::Streams`]: the counters of each slot.
+    Streams(Vec<CounterPage>),
+}
+
+impl Kept {
+    /// Returns the kind of the slots.
+    pub fn kind(&self) -> SlotKind {
+        match self {
+            Kept::Udp { .. } => SlotKind::Udp,
+            Kept::Streams(_) => SlotKind::Streams,
+        }
+    }
+
+    /// Returns the descriptors in the order of [`Request::Resume`].
+    pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Kept::Udp { escrow, credits } => {
+                let mut fds: Vec<BorrowedFd<'_>> = escrow.fds().into();
+                fds.push(credits.as_fd());
+                fds
+            }
+            Kept::Streams(counters) => counters.iter().map(AsFd::as_fd).collect(),
+        }
+    }
 }
 
 /// One slot: the QPNs `slot << 16` to `(slot << 16) + 0xFFFF`, with sockets and counters.
@@ -37,8 +71,9 @@ pub struct Attachment {
 pub struct AttachedSlot {
     /// The top byte of the QPNs.
     pub slot: u8,
-    /// The IPv4 socket of the slot, and the IPv6 socket if the kernel has IPv6.
-    pub sockets: (OwnedFd, Option<OwnedFd>),
+    /// The IPv4 socket of the slot, and the IPv6 socket if the kernel has IPv6; none with
+    /// [`SlotKind::Streams`].
+    pub sockets: Option<(OwnedFd, Option<OwnedFd>)>,
     /// The page of counters in shared memory, all zero.
     pub counters: CounterPage,
 }
@@ -58,12 +93,11 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
     };
     match connection.request(&request)? {
         (Reply::Attached { link, slots, .. }, fds) => {
-            let (escrow, credits, slots) = unpack(&slots, fds)?;
+            let (kept, slots) = unpack(SlotKind::of(&link), &slots, fds)?;
             Ok(Attachment {
                 link,
                 slots,
-                escrow,
-                credits,
+                kept,
                 connection,
             })
         }
@@ -72,8 +106,8 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
 }
 
 /// Registers slots with a ferroced that has been restarted. `dir` is the directory of the
-/// old connection; `link`, `slots`, `escrow` and `credits` are those of the attachment. Returns
-/// the new connection and the present state of the link, or `None` if the link is gone.
+/// old connection; `link`, `slots` and `kept` are those of the attachment. Returns the new
+/// connection and the present state of the link, or `None` if the link is gone.
 ///
 /// # Errors
 /// [`Error::NoDaemon`] if no ferroced runs yet; [`Watch`] tells when to try again. Until then
@@ -82,17 +116,16 @@ pub fn resume(
     dir: &Path,
     link: &str,
     slots: &[u8],
-    escrow: &SocketEscrow,
-    credits: &CreditPage,
+    kept: &Kept,
 ) -> Result<(Connection, Option<LinkInfo>), Error> {
     let mut connection = Connection::connect(dir)?;
     let request = Request::Resume {
         attachment: next_request_number(),
         link: link.into(),
+        kind: kept.kind(),
         slots: slots.into(),
     };
-    let [rx, tx] = escrow.fds();
-    match connection.request_with(&request, &[rx, tx, credits.as_fd()])? {
+    match connection.request_with(&request, &kept.fds())? {
         (Reply::Resumed { link }, _) => Ok((connection, link)),
         (other, _) => Err(unexpected(&other)),
     }
@@ -127,10 +160,47 @@ impl AsFd for Watch {
     }
 }
 
-pub(crate) type Unpacked = (SocketEscrow, CreditPage, Vec<AttachedSlot>);
+pub(crate) type Unpacked = (Kept, Vec<AttachedSlot>);
 
 /// Takes the parts of [`Reply::Attached`] from its descriptors.
-pub(crate) fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
+pub(crate) fn unpack(
+    kind: SlotKind,
+    grants: &[SlotGrant],
+    fds: Vec<OwnedFd>,
+) -> Result<Unpacked, Error> {
+    match kind {
+        SlotKind::Udp => unpack_udp(grants, fds),
+        SlotKind::Streams => unpack_streams(grants, fds),
+    }
+}
+
+/// Takes the counters of each slot.
+fn unpack_streams(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
+    if fds.len() != grants.len() {
+        return Err(Error::DescriptorsLost);
+    }
+    let (mut kept, mut slots) = (Vec::new(), Vec::new());
+    for (grant, fd) in grants.iter().zip(fds) {
+        let counters = counter_page(grant, fd)?;
+        let copy = counters.try_clone();
+        kept.push(copy.map_err(|error| Error::system("the counter page", error))?);
+        slots.push(AttachedSlot {
+            slot: grant.slot,
+            sockets: None,
+            counters,
+        });
+    }
+    Ok((Kept::Streams(kept), slots))
+}
+
+fn counter_page(grant: &SlotGrant, fd: OwnedFd) -> Result<CounterPage, Error> {
+    CounterPage::from_fd(fd).map_err(|error| Error::CounterPage {
+        slot: grant.slot,
+        error,
+    })
+}
+
+fn unpack_udp(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error> {
     let expected = |g: &SlotGrant| 2 + usize::from(g.v6);
     let mut fds = fds.into_iter();
     if fds.len() != 3 + grants.iter().map(expected).sum::<usize>() {
@@ -144,12 +214,9 @@ pub(crate) fn unpack(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked
     for grant in grants {
         slots.push(AttachedSlot {
             slot: grant.slot,
-            sockets: (next()?, if grant.v6 { Some(next()?) } else { None }),
-            counters: CounterPage::from_fd(next()?).map_err(|error| Error::CounterPage {
-                slot: grant.slot,
-                error,
-            })?,
+            sockets: Some((next()?, if grant.v6 { Some(next()?) } else { None })),
+            counters: counter_page(grant, next()?)?,
         });
     }
-    Ok((escrow, credits, slots))
+    Ok((Kept::Udp { escrow, credits }, slots))
 }

@@ -176,6 +176,11 @@ impl CounterPage {
         Ok(page)
     }
 
+    /// Returns another descriptor of the page.
+    pub fn try_clone(&self) -> io::Result<CounterPage> {
+        self.0.try_clone().map(CounterPage)
+    }
+
     /// Returns the values. `dropped` is the number of datagrams that the kernel has dropped at
     /// the slot's sockets so far: those since [`CounterPage::clear`] are socket overflows. The
     /// program may count at the same time: the values need not all be of the same moment.

@@ -44,7 +44,7 @@ pub mod start;
 pub mod temporary;
 pub mod unix;
 
-pub use attach::{AttachedSlot, Attachment, Watch, attach, attach_on, resume};
+pub use attach::{AttachedSlot, Attachment, Kept, Watch, attach, attach_on, resume};
 pub use capture::{Captured, Story};
 pub use client::{Client, list_links, watch_link};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};
@@ -58,6 +58,7 @@ pub use path::{RUNTIME_DIR_VARIABLE, RuntimeDir, create_own_dir, runtime_dirs};
 pub use per_process::PerProcess;
 pub use protocol::{
     AttachmentNumber, LinkCounters, MAX_SHARDS, PROTOCOL, Process, Reply, Request, RequestNumber,
+    SlotKind,
 };
 pub use resources::{Reporter, Resources};
 pub use signals::{Blocked, Handlers, block_all, catch_end, handlers};

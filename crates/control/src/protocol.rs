@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":9,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":11,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -31,7 +31,7 @@ use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 10;
+pub const PROTOCOL: u32 = 11;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.
@@ -129,19 +129,24 @@ pub enum Request {
         /// Number of the attachment.
         attachment: AttachmentNumber,
     },
-    /// Registers slots that the program had before ferroced was restarted, with the two
-    /// descriptors of its socket escrow and the credit page: [`Reply::Resumed`].
+    /// Registers slots that the program had before ferroced was restarted: [`Reply::Resumed`].
+    /// Descriptors: the socket escrow's two and the credit page, or with
+    /// [`SlotKind::Streams`] the counters of each slot.
     Resume {
         /// Number of the attachment on this connection.
         attachment: AttachmentNumber,
         /// Name of the link.
         link: String,
+        /// The kind of the slots.
+        kind: SlotKind,
         /// The slots.
         slots: Vec<u8>,
     },
     /// Gives back slots that the program had before ferroced was restarted, and did not resume:
     /// [`Reply::Done`].
     Release {
+        /// The kind of the slots.
+        kind: SlotKind,
         /// The slots of one attachment.
         slots: Vec<u8>,
     },
@@ -209,7 +214,7 @@ pub enum Reply {
         link: LinkInfo,
     },
     /// The requested slots. Descriptors: the escrow's two, the credit page, then those of each
-    /// slot.
+    /// slot. With [`SlotKind::Streams`] only the counters of each slot.
     Attached {
         /// Number of the attachment.
         attachment: AttachmentNumber,
@@ -313,6 +318,28 @@ pub struct CaptureOptions {
     pub qpn: Option<u32>,
     /// Most bytes of each packet, from the BTH on.
     pub snap: u32,
+}
+
+/// The kind of an attachment's slots. Each kind has numbers of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlotKind {
+    /// Slots of the group of sockets on UDP port 4791, for RoCE.
+    #[default]
+    Udp,
+    /// Slots without sockets, for iWARP: programs open their own TCP sockets. A slot gives the
+    /// queue pairs their numbers, and has counters.
+    Streams,
+}
+
+impl SlotKind {
+    /// Returns the kind of slots that a link has.
+    pub fn of(link: &LinkInfo) -> SlotKind {
+        match link.is_iwarp() {
+            true => SlotKind::Streams,
+            false => SlotKind::Udp,
+        }
+    }
 }
 
 /// One slot. Its descriptors are the IPv4 socket, the IPv6 socket if there is one, and the

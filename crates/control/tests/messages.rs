@@ -1,7 +1,7 @@
 //! Encoding and decoding of messages.
 
 use ferroce_control::protocol::{
-    MAX_REPLY, SlotGrant, decode, decode_numbered, encode, encode_numbered,
+    MAX_REPLY, SlotGrant, SlotKind, decode, decode_numbered, encode, encode_numbered,
 };
 use ferroce_control::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, Reply, Request};
 use proptest::prelude::*;
@@ -56,7 +56,8 @@ fn message_is_decoded_to_itself() {
         Request::Shutdown,
         Request::Resume {
             attachment: 3,
-            link: "rxe0".into(),
+            link: "siw0".into(),
+            kind: SlotKind::Streams,
             slots: vec![1, 255],
         },
         Request::LinkAdd(LinkConfig {

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use ferroce_control::protocol::{MAX_SHARDS, SlotGrant};
-use ferroce_control::{AttachmentNumber, Reply};
+use ferroce_control::{AttachmentNumber, Reply, SlotKind};
 
 use crate::client::{AttachmentId, ClientId, RequestId};
 use crate::group::{Group, GroupError};
@@ -15,6 +15,7 @@ use crate::process::ProcessId;
 use crate::refusal::{Refusal, listed};
 use crate::server::{ClosedBy, Server};
 use crate::slots::{FOR_PROGRAMS, OwnerId};
+use crate::stream_slots;
 
 /// Time that programs have to resume after a restart of ferroced, before others get slots.
 pub(crate) const RESUME_TIMEOUT: Duration = Duration::from_secs(3);
@@ -115,12 +116,16 @@ impl Server {
             ));
         }
         let owner = self.new_id();
-        let count = match self.available_slots() < FOR_PROGRAMS / 2 + count {
+        let kind = SlotKind::of(&link);
+        let count = match self.available_slots(kind) < FOR_PROGRAMS / 2 + count {
             // Several slots make a program faster. None would make another one fail.
             true => 1,
             false => count,
         };
-        let slots = self.take_slots(count, owner)?;
+        let (slots, pages) = match kind {
+            SlotKind::Udp => (self.take_slots(count, owner)?, Vec::new()),
+            SlotKind::Streams => self.take_stream_slots(count, owner)?,
+        };
         tracing::debug!(
             pid = peer.pid,
             program,
@@ -134,7 +139,9 @@ impl Server {
                 process,
                 program,
                 link: link.index,
-                slots: slots.clone(),
+                kind,
+                slots,
+                pages,
                 pidfd,
                 attachment: Some(AttachmentId {
                     client: pending.request.client,
@@ -144,7 +151,7 @@ impl Server {
                 dead: false,
             },
         );
-        match self.grant(&slots) {
+        match self.grant(owner) {
             Ok((grants, fds)) => {
                 // Before the program has its slots: no packet of it is missing.
                 self.introduce_captures(owner);
@@ -168,20 +175,8 @@ impl Server {
         if self.group.is_none() {
             self.begin_with(Group::create()?);
         }
-        if self.available_slots() < count {
-            self.release_unobservable();
-        }
-        let available = self.available_slots();
+        self.check_available(SlotKind::Udp, count)?;
         let group = self.group.as_mut().expect("there is one now");
-        if available < count {
-            let users = listed(holders(self.owners.values()));
-            let reason = format!(
-                "{count} slots are requested and {available} of {FOR_PROGRAMS} are free; \
-                 the others are in use by process {users}; end one of them, or use a network \
-                 namespace of your own"
-            );
-            return Err(Refusal::new(libc::ENOSPC, reason).into());
-        }
         for _ in 0..group.slots.missing(count) {
             match group.grow() {
                 Ok(()) => {}
@@ -195,24 +190,51 @@ impl Server {
         Ok(group.slots.take(count, owner))
     }
 
-    fn available_slots(&self) -> usize {
+    fn available_slots(&self, kind: SlotKind) -> usize {
         let group = self.group.as_ref();
-        group.map_or(FOR_PROGRAMS, |group| group.slots.available())
+        match kind {
+            SlotKind::Udp => group.map_or(FOR_PROGRAMS, |group| group.slots.available()),
+            SlotKind::Streams => self.stream_slots.available(),
+        }
+    }
+
+    /// Checks that `count` slots can be taken.
+    pub(crate) fn check_available(&mut self, kind: SlotKind, count: usize) -> Result<(), Refusal> {
+        if self.available_slots(kind) < count {
+            self.release_unobservable(kind);
+        }
+        let available = self.available_slots(kind);
+        if available < count {
+            let users = listed(holders(self.owners.values().filter(|o| o.kind == kind)));
+            let reason = format!(
+                "{count} slots are requested and {available} of {FOR_PROGRAMS} are free; \
+                 the others are in use by process {users}; end one of them, or use a network \
+                 namespace of your own"
+            );
+            return Err(Refusal::new(libc::ENOSPC, reason));
+        }
+        Ok(())
     }
 
     /// Takes slots back from processes of other PID namespaces that have not resumed after a
     /// restart. ferroced cannot know whether they live, and other programs need slots.
-    fn release_unobservable(&mut self) {
-        let owners = self.owners.iter().filter(|(_, o)| o.is_unobservable());
+    fn release_unobservable(&mut self, kind: SlotKind) {
+        let owners = self.owners.iter();
+        let owners = owners.filter(|(_, o)| o.kind == kind && o.is_unobservable());
         let owners: Vec<OwnerId> = owners.map(|(id, _)| *id).collect();
         for owner in owners {
             self.release(owner);
         }
     }
 
-    fn grant(&self, slots: &[u8]) -> Result<(Vec<SlotGrant>, Vec<OwnedFd>), Refusal> {
-        let group = self.group.as_ref().expect("the slots are from it");
+    fn grant(&self, owner: OwnerId) -> Result<(Vec<SlotGrant>, Vec<OwnedFd>), Refusal> {
         let failed = |error| Refusal::system("cannot prepare the slots", &error);
+        let owner = self.owners.get(&owner).expect("it was just inserted");
+        if owner.kind == SlotKind::Streams {
+            return stream_slots::grant(owner).map_err(failed);
+        }
+        let slots = &owner.slots;
+        let group = self.group.as_ref().expect("the slots are from it");
         for slot in slots {
             group.open(*slot).map_err(failed)?;
         }
@@ -226,7 +248,11 @@ impl Server {
 
     /// Uses a new group, because no program has kept the group of an earlier ferroced.
     pub(crate) fn begin_with(&mut self, group: Group) {
-        for owner in std::mem::take(&mut self.owners).into_values() {
+        let owners = std::mem::take(&mut self.owners).into_iter();
+        let (lost, others): (BTreeMap<_, _>, _) =
+            owners.partition(|(_, owner)| owner.kind == SlotKind::Udp);
+        self.owners = others;
+        for owner in lost.into_values() {
             tracing::info!(
                 pid = owner.process.pid,
                 "the program has not kept its slots"
@@ -314,16 +340,15 @@ impl Server {
     pub(crate) fn release_absent(
         &mut self,
         client: ClientId,
+        kind: SlotKind,
         slots: &[u8],
     ) -> Result<Reply, Refusal> {
         let Some(client) = self.clients.get(&client) else {
             return Err(Refusal::new(libc::ECONNRESET, "the connection is closed"));
         };
         let (process, _pidfd) = ProcessId::of(client.peer, client);
-        let owner = self.owners.iter().find(|(_, owner)| {
-            owner.process.is_same(process) && owner.slots == slots && owner.attachment.is_none()
-        });
-        match owner.map(|(id, _)| *id) {
+        let owner = self.absent_owner(process, kind, slots);
+        match owner {
             Some(owner) => {
                 self.end_owner(owner);
                 Ok(Reply::Done)
@@ -335,10 +360,26 @@ impl Server {
         }
     }
 
+    /// Returns the owner of these slots that has not resumed after a restart.
+    pub(crate) fn absent_owner(
+        &self,
+        process: ProcessId,
+        kind: SlotKind,
+        slots: &[u8],
+    ) -> Option<OwnerId> {
+        let mut owners = self.owners.iter();
+        let owner = owners.find(|(_, owner)| {
+            let has_slots = owner.kind == kind && owner.slots == slots;
+            owner.process.is_same(process) && has_slots && owner.attachment.is_none()
+        });
+        owner.map(|(id, _)| *id)
+    }
+
     /// Takes the slots of an owner back, or notes that they are free while the group is not
     /// known: they are released when another program brings it back.
     fn end_owner(&mut self, id: OwnerId) {
-        if self.group.is_some() {
+        let has_sockets = |owner: &Owner| owner.kind == SlotKind::Udp;
+        if self.group.is_some() || !self.owners.get(&id).is_some_and(has_sockets) {
             return self.release(id);
         }
         if let Some(owner) = self.owners.get_mut(&id) {
@@ -363,6 +404,10 @@ impl Server {
             client.attachments.remove(&attachment.number);
         }
         tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "slots released");
+        if owner.kind == SlotKind::Streams {
+            self.release_stream_slots(&owner);
+            return self.save();
+        }
         for slot in &owner.slots {
             self.introductions.forget(*slot);
         }

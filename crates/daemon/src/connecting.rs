@@ -101,7 +101,7 @@ impl Server {
             ));
         };
         let mut owners = self.owners.values();
-        match owners.find(|owner| owner.slots.contains(&slot)) {
+        match owners.find(|owner| owner.has_udp_slot(slot)) {
             Some(owner) if owner.process.differs(process) => refused(format!(
                 "queue pair {qpn:#08x} belongs to process {}",
                 owner.described()

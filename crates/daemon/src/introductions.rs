@@ -106,7 +106,7 @@ impl Server {
 
     fn owner_of(&self, slot: u8) -> Option<&Owner> {
         let mut owners = self.owners.values();
-        owners.find(|owner| !owner.dead && owner.slots.contains(&slot))
+        owners.find(|owner| !owner.dead && owner.has_udp_slot(slot))
     }
 
     /// Returns true if the link of a program has the option `local`.

@@ -185,9 +185,9 @@ impl Links {
         let Some(link) = self.by_index_mut(index) else {
             return Ok(None);
         };
-        if link.info.is_iwarp() && !plan.is_empty() {
-            let message = "faults of a link need type rxe: those of type siw are TCP's, and \
-                           `tc qdisc add dev IF root netem` provokes them";
+        if link.info.is_iwarp()
+            && let Err(message) = plan.check_for_streams()
+        {
             return Err(Refusal::new(libc::EOPNOTSUPP, message));
         }
         if link.info.faults == faults {

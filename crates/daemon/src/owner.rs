@@ -2,6 +2,8 @@
 
 use std::os::fd::OwnedFd;
 
+use ferroce_control::{CounterPage, SlotKind};
+
 use crate::client::AttachmentId;
 use crate::journals::Journal;
 use crate::process::ProcessId;
@@ -15,7 +17,10 @@ pub(crate) struct Owner {
     pub(crate) program: String,
     /// Index of the link, which may be deleted.
     pub(crate) link: u32,
+    pub(crate) kind: SlotKind,
     pub(crate) slots: Vec<u8>,
+    /// Counters of slots for streams; none after a restart, until the program resumes.
+    pub(crate) pages: Vec<CounterPage>,
     /// Descriptor that is readable when the process has ended.
     pub(crate) pidfd: Option<OwnedFd>,
     /// The attachment; `None` if its connection is lost and the program may resume.
@@ -32,6 +37,7 @@ impl Owner {
             process: self.process,
             program: self.program.clone(),
             link: self.link,
+            kind: self.kind,
             slots: self.slots.clone(),
         }
     }
@@ -43,7 +49,9 @@ impl Owner {
             process: saved.process,
             program: saved.program,
             link: saved.link,
+            kind: saved.kind,
             slots: saved.slots,
+            pages: Vec::new(),
             // A process without a PID here may live: it resumes, or ferroced takes its slots
             // when no others are free.
             dead: pidfd.is_none() && saved.process.is_visible(),
@@ -51,6 +59,11 @@ impl Owner {
             attachment: None,
             journal: None,
         }
+    }
+
+    /// Returns true if the program owns this slot on UDP port 4791.
+    pub(crate) fn has_udp_slot(&self, slot: u8) -> bool {
+        self.kind == SlotKind::Udp && self.slots.contains(&slot)
     }
 
     /// Returns true if ferroced cannot notice the end of the process: it has neither a

@@ -71,12 +71,13 @@ impl Server {
         }
         for saved in state.owners {
             let id = self.new_id();
-            self.watch_owner(id, Owner::restored(saved));
+            let owner = Owner::restored(saved);
+            self.restore_stream_slots(id, &owner);
+            self.watch_owner(id, owner);
         }
+        self.release_dead_streams();
         // With slot 0 ferroced answers connection requests, if only with a REJ.
-        if !self.links.is_empty()
-            && let Err(refusal) = self.need_port()
-        {
+        if let Err(refusal) = self.need_port() {
             tracing::warn!("{refusal}");
         }
         self.save();

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use ferroce_control::{
     CounterValues, LinkConfig, LinkCounters, LinkEvent, LinkEventKind, PROTOCOL, Process, Reply,
-    Request,
+    Request, SlotKind,
 };
 
 use crate::client::{AttachmentId, ClientId, RequestId};
@@ -15,6 +15,7 @@ use crate::netlink::{self, News};
 use crate::owner::{Owner, described};
 use crate::refusal::{Refusal, listed};
 use crate::server::{ClosedBy, Server};
+use crate::stream_slots;
 
 impl Server {
     /// Handles a request, and replies to it now or later.
@@ -84,15 +85,16 @@ impl Server {
             Request::Resume {
                 attachment,
                 link,
+                kind,
                 slots,
             } => {
                 let attachment = AttachmentId {
                     client: id.client,
                     number: attachment,
                 };
-                self.resume(attachment, &link, &slots, fds)
+                self.resume(attachment, &link, kind, &slots, fds)
             }
-            Request::Release { slots } => self.release_absent(id.client, &slots),
+            Request::Release { kind, slots } => self.release_absent(id.client, kind, &slots),
             Request::Introduce {
                 attachment,
                 slot,
@@ -254,8 +256,10 @@ impl Server {
         Ok(Reply::Done)
     }
 
+    /// Takes UDP port 4791, if there is a link that needs it.
     pub(crate) fn need_port(&mut self) -> Result<(), Refusal> {
-        if self.group.is_some() {
+        let has_roce = self.links.iter().any(|link| !link.info.is_iwarp());
+        if self.group.is_some() || !has_roce {
             return Ok(());
         }
         match Group::create() {
@@ -383,10 +387,14 @@ impl Server {
     /// Returns the counters of an owner; zeros until its socket group is known.
     fn counted(&self, owner: &Owner) -> CounterValues {
         let mut sum = CounterValues::default();
-        if let Some(group) = &self.group {
-            for slot in &owner.slots {
-                sum.add(&group.counted(*slot));
+        match (owner.kind, &self.group) {
+            (SlotKind::Udp, Some(group)) => {
+                for slot in &owner.slots {
+                    sum.add(&group.counted(*slot));
+                }
             }
+            (SlotKind::Udp, None) => {}
+            (SlotKind::Streams, _) => sum = stream_slots::counted(owner),
         }
         sum
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ferroce_control::{CreditPage, Reply, SocketEscrow};
+use ferroce_control::{CounterPage, CreditPage, Kept, Reply, SlotKind, SocketEscrow};
 
 use crate::attachments::RESUME_TIMEOUT;
 use crate::client::AttachmentId;
@@ -14,20 +14,40 @@ use crate::refusal::{Refusal, listed};
 use crate::server::Server;
 use crate::slots::OwnerId;
 
+fn wrong(why: &str) -> Refusal {
+    Refusal::new(libc::EINVAL, format!("cannot resume: {why}"))
+}
+
+/// Takes the descriptors that a program has kept.
+fn kept(kind: SlotKind, slots: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Refusal> {
+    if kind == SlotKind::Streams {
+        if fds.len() != slots.len() {
+            return Err(wrong("each slot has one descriptor, its counters"));
+        }
+        let pages = fds.into_iter().map(CounterPage::from_fd);
+        let pages = pages.collect::<Result<_, _>>();
+        return pages
+            .map(Kept::Streams)
+            .map_err(|error| wrong(&error.to_string()));
+    }
+    let [rx, tx, credits] = <[OwnedFd; 3]>::try_from(fds)
+        .map_err(|_| wrong("an escrow and a credit page are three descriptors"))?;
+    let escrow = SocketEscrow::from_fds([rx, tx]);
+    let credits = CreditPage::from_fd(credits).map_err(|error| wrong(&error.to_string()))?;
+    Ok(Kept::Udp { escrow, credits })
+}
+
 impl Server {
     /// Registers the slots that a program had before a restart.
     pub(crate) fn resume(
         &mut self,
         attachment: AttachmentId,
         link: &str,
+        kind: SlotKind,
         slots: &[u8],
         fds: Vec<OwnedFd>,
     ) -> Result<Reply, Refusal> {
-        let wrong = |why: &str| Refusal::new(libc::EINVAL, format!("cannot resume: {why}"));
-        let [rx, tx, credits] = <[OwnedFd; 3]>::try_from(fds)
-            .map_err(|_| wrong("an escrow and a credit page are three descriptors"))?;
-        let escrow = SocketEscrow::from_fds([rx, tx]);
-        let credits = CreditPage::from_fd(credits).map_err(|error| wrong(&error.to_string()))?;
+        let kept = kept(kind, slots, fds)?;
         let Some(client) = self.clients.get(&attachment.client) else {
             return Err(wrong("the connection is gone"));
         };
@@ -36,21 +56,24 @@ impl Server {
         }
         let (peer, program) = (client.peer, client.program.clone().unwrap_or_default());
         let (process, pidfd) = ProcessId::of(peer, client);
-        let known = self.owners.iter().find(|(_, owner)| {
-            owner.process.is_same(process) && owner.slots == slots && owner.attachment.is_none()
-        });
-        let known = known.map(|(id, _)| *id);
+        let known = self.absent_owner(process, kind, slots);
         if known.is_none() && !self.access.is_admin(peer) {
             return Err(wrong("these slots do not belong to this program"));
         }
-        match &self.group {
-            None => self.adopt(escrow, credits)?,
-            Some(group) if group.is_held_by(&escrow) => {}
-            Some(_) => return Err(wrong("these sockets are not those of the present group")),
-        }
+        let pages = match (kept, &self.group) {
+            (Kept::Udp { escrow, credits }, None) => {
+                self.adopt(escrow, credits)?;
+                Vec::new()
+            }
+            (Kept::Udp { escrow, .. }, Some(group)) if group.is_held_by(&escrow) => Vec::new(),
+            (Kept::Udp { .. }, Some(_)) => {
+                return Err(wrong("these sockets are not those of the present group"));
+            }
+            (Kept::Streams(pages), _) => pages,
+        };
         let owner = match known {
             Some(owner) => owner,
-            None => self.admit_unknown(process, program, link, slots)?,
+            None => self.admit_unknown(process, program, link, kind, slots)?,
         };
         self.watch_process(owner, pidfd);
         let client = self.clients.get_mut(&attachment.client);
@@ -58,6 +81,7 @@ impl Server {
             return Err(wrong("the process has ended"));
         };
         entry.attachment = Some(attachment);
+        entry.pages = pages;
         client.attachments.insert(attachment.number, owner);
         let link = self.links.by_index(entry.link).map(|l| l.info.clone());
         tracing::info!(pid = peer.pid, ?slots, "program resumed its slots");
@@ -73,6 +97,7 @@ impl Server {
         process: ProcessId,
         program: String,
         link: &str,
+        kind: SlotKind,
         slots: &[u8],
     ) -> Result<OwnerId, Refusal> {
         let taken = |slot| {
@@ -80,11 +105,14 @@ impl Server {
             Refusal::new(libc::EBUSY, reason)
         };
         let owner = self.new_id();
-        let group = self.group.as_mut().expect("adopted before");
+        let all = match kind {
+            SlotKind::Udp => &mut self.group.as_mut().expect("adopted before").slots,
+            SlotKind::Streams => self.stream_slots_up_to(slots),
+        };
         for (n, slot) in slots.iter().enumerate() {
-            if !group.slots.claim(*slot, owner) {
+            if !all.claim(*slot, owner) {
                 for claimed in &slots[..n] {
-                    group.slots.release(*claimed);
+                    all.release(*claimed);
                 }
                 return Err(taken(*slot));
             }
@@ -96,7 +124,9 @@ impl Server {
                 process,
                 program,
                 link: index,
+                kind,
                 slots: slots.into(),
+                pages: Vec::new(),
                 pidfd: None,
                 attachment: None,
                 journal: None,
@@ -127,7 +157,8 @@ impl Server {
             slots = group.slots.existing(),
             "took over the group of sockets"
         );
-        for (id, owner) in &self.owners {
+        let owners = self.owners.iter();
+        for (id, owner) in owners.filter(|(_, owner)| owner.kind == SlotKind::Udp) {
             for slot in &owner.slots {
                 if !group.slots.claim(*slot, *id) {
                     tracing::warn!(

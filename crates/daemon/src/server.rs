@@ -33,7 +33,7 @@ use crate::netlink::{self, Monitor};
 use crate::owner::Owner;
 use crate::poller::{Poller, Ready, Token, now};
 use crate::qp1::{MadSender, Qp1};
-use crate::slots::OwnerId;
+use crate::slots::{OwnerId, Slots};
 use crate::state::{Place, State};
 use crate::sysfs::tree::Tree;
 
@@ -63,6 +63,8 @@ pub(crate) struct Server {
     /// Configured links that cannot be created yet.
     pub(crate) configured_links: Vec<LinkConfig>,
     pub(crate) group: Option<Group>,
+    /// Slots for streams, which have no sockets here.
+    pub(crate) stream_slots: Slots,
     pub(crate) connections: Connections,
     /// Faults of the connection manager's messages.
     pub(crate) cm_faults: CmFaults,
@@ -141,6 +143,7 @@ impl Server {
             links: Links::new(ethtool::speed),
             configured_links: Vec::new(),
             group: None,
+            stream_slots: Slots::default(),
             connections: new_connections()?,
             cm_faults: CmFaults::default(),
             cm_taps: CmTaps::default(),

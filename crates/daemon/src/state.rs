@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use ferroce_control::{CounterValues, LinkConfig, sockopt};
+use ferroce_control::{CounterValues, LinkConfig, SlotKind, sockopt};
 use rustix::fs::{CWD, RenameFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
@@ -62,6 +62,8 @@ pub(crate) struct SavedOwner {
     pub(crate) program: String,
     /// Index of the link.
     pub(crate) link: u32,
+    #[serde(default)]
+    pub(crate) kind: SlotKind,
     pub(crate) slots: Vec<u8>,
 }
 

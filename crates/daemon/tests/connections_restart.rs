@@ -17,13 +17,12 @@ const LOOP: (&str, &str) = ("127.0.0.1", "127.0.0.1");
 fn resume_program(program: &mut Program) {
     assert!(program.cm.is_broken());
     let slots: Vec<u8> = program.attachment.slots.iter().map(|s| s.slot).collect();
-    let kept = &program.attachment;
+    let attachment = &program.attachment;
     let resumed = resume(
         dir().path(),
-        &kept.link.name,
+        &attachment.link.name,
         &slots,
-        &kept.escrow,
-        &kept.credits,
+        &attachment.kept,
     );
     let (connection, link) = resumed.expect("resumed");
     assert!(link.is_some());

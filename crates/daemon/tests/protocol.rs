@@ -103,7 +103,8 @@ fn garbage_closes_only_its_connection() {
             "and so does the user"
         );
         send(user.slots[0].slot, 1, "127.0.0.1");
-        deadline::readable(&user.slots[0].sockets.0, "its packet");
+        let (socket, _) = user.slots[0].sockets.as_ref().expect("UDP");
+        deadline::readable(socket, "its packet");
     });
 }
 
@@ -278,8 +279,7 @@ fn slots_stay_with_a_running_process() {
             "1 and 2 are taken"
         );
         let (connection, link) =
-            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.escrow, &user.credits)
-                .unwrap();
+            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.kept).unwrap();
         assert_eq!(link.unwrap().name, "rxe0");
         user.connection = connection;
         drop(user);
@@ -405,6 +405,7 @@ fn unexpected_descriptors_are_closed() {
             &Request::Resume {
                 attachment: 1,
                 link: "rxe0".into(),
+                kind: ferroce_control::SlotKind::Udp,
                 slots: vec![1],
             },
             &many,

@@ -4,7 +4,7 @@ mod common;
 
 use common::holder::Holder;
 use common::{Ferroced, add, connect, counter, dir, link, send};
-use ferroce_control::{Error, LinkEventKind, attach};
+use ferroce_control::{Error, Kept, LinkEventKind, attach};
 use ferroce_testnet::{deadline, isolated, netdev, role};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -189,13 +189,7 @@ fn slots_of_others_cannot_be_resumed() {
         add("rxe0", "lo").unwrap();
         let one = Holder::start("rxe0", 1);
         let mine = attach("rxe0", 1).unwrap();
-        let theirs = ferroce_control::resume(
-            dir().path(),
-            "rxe0",
-            &one.slots,
-            &mine.escrow,
-            &mine.credits,
-        );
+        let theirs = ferroce_control::resume(dir().path(), "rxe0", &one.slots, &mine.kept);
         let error = theirs.unwrap_err();
         assert!(
             matches!(
@@ -207,10 +201,11 @@ fn slots_of_others_cannot_be_resumed() {
             ),
             "{error}"
         );
-        let foreign = ferroce_control::SocketEscrow::new().unwrap();
-        let credits = &mine.credits;
-        let error =
-            ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign, credits).unwrap_err();
+        let foreign = Kept::Udp {
+            escrow: ferroce_control::SocketEscrow::new().unwrap(),
+            credits: ferroce_control::CreditPage::new().unwrap(),
+        };
+        let error = ferroce_control::resume(dir().path(), "rxe0", &[9], &foreign).unwrap_err();
         assert!(
             matches!(
                 error,

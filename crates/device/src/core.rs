@@ -9,11 +9,11 @@ use std::sync::Arc;
 use ferroce_net::Wire;
 use ferroce_net::local::{Doorbell, HostSender, HostWire};
 use ferroce_roce::{AttrMask, QpAttr, Time, VerbsError};
-use ferroce_shard::{Caller, Faults, Process};
+use ferroce_shard::{Caller, Faults};
 
 use crate::adapter::Adapter;
 use crate::credits::MappedCredits;
-use crate::streams::StreamCore;
+use crate::streams::{Observer, StreamCore};
 
 /// The core of a RoCE shard.
 pub(crate) type RoceCore = ferroce_shard::Core<HostWire, MappedCredits>;
@@ -75,7 +75,7 @@ impl Core {
     pub(crate) fn turn(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         caller: Caller,
     ) -> (usize, Option<Sending>) {
         match self {
@@ -88,7 +88,7 @@ impl Core {
     pub(crate) fn posted(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         qpn: u32,
     ) -> Option<Sending> {
         match self {
@@ -104,7 +104,7 @@ impl Core {
     pub(crate) fn begin_transmit(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
     ) -> Option<Sending> {
         match self {
             Core::Roce(core) => core.begin_transmit(now, process),
@@ -119,9 +119,7 @@ impl Core {
     pub(crate) fn set_faults(&mut self, now: Time, faults: Option<&Faults>) {
         match self {
             Core::Roce(core) => core.set_faults(now, faults),
-            Core::Iwarp(_) if faults.is_some() => {
-                tracing::warn!("faults of packets have no effect on a link of type siw");
-            }
+            // They are refused before (`faults::check`).
             Core::Iwarp(_) => {}
         }
     }
@@ -134,11 +132,11 @@ impl Core {
         }
     }
 
-    /// Chooses whether the engine records its decisions. Streams are not captured yet.
+    /// Chooses whether the engine records its decisions, and whether streams are shown.
     pub(crate) fn observe(&mut self, observed: bool) {
         match self {
             Core::Roce(core) => core.observe(observed),
-            Core::Iwarp(_) => {}
+            Core::Iwarp(core) => core.observe(observed),
         }
     }
 
@@ -155,7 +153,7 @@ impl Core {
     pub(crate) fn end_transmit(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         sending: Sending,
         continues: bool,
     ) -> Option<Sending> {
@@ -166,22 +164,22 @@ impl Core {
         }
     }
 
-    pub(crate) fn transmit(&mut self, now: Time, process: &mut impl Process) {
+    pub(crate) fn transmit(&mut self, now: Time, process: &mut impl Observer) {
         match self {
             Core::Roce(core) => core.transmit(now, process),
             Core::Iwarp(core) => core.transmit(now, process),
         }
     }
 
-    pub(crate) fn flush_deferred(&mut self, now: Time, process: &mut impl Process) {
+    pub(crate) fn flush_deferred(&mut self, now: Time, process: &mut impl Observer) {
         match self {
             Core::Roce(core) => core.flush_deferred(now, process),
-            Core::Iwarp(core) => core.transmit(now, process),
+            Core::Iwarp(core) => core.flush(now, process),
         }
     }
 
     #[inline]
-    pub(crate) fn report(&mut self, process: &mut impl Process) {
+    pub(crate) fn report(&mut self, process: &mut impl Observer) {
         match self {
             Core::Roce(core) => core.report(process),
             Core::Iwarp(core) => core.report(process),
@@ -222,7 +220,7 @@ impl Core {
     pub(crate) fn modify_qp(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         qpn: u32,
         attr: &QpAttr,
         mask: AttrMask,
@@ -236,12 +234,12 @@ impl Core {
     pub(crate) fn destroy_qp(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         qpn: u32,
     ) -> Result<(), VerbsError> {
         match self {
             Core::Roce(core) => core.destroy_qp(now, process, qpn),
-            Core::Iwarp(core) => core.engine.destroy_qp(now, qpn),
+            Core::Iwarp(core) => core.destroy_qp(now, process, qpn),
         }
     }
 

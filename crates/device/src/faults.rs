@@ -12,8 +12,10 @@ use std::sync::{Arc, OnceLock};
 
 use ferroce_control::LinkInfo;
 use ferroce_faults::{COUNTS_VARIABLE, Counts, LocalCounts, MAX_RULES, Plan, VARIABLE, VerbFaults};
+use ferroce_roce::VerbsError;
 use ferroce_shard::{Faults, Senders};
 
+use crate::error::Error;
 use crate::mapping::{Mapping, SharedNumbers};
 
 /// Words of a set of all UDP ports.
@@ -142,6 +144,17 @@ pub fn report() -> Vec<String> {
         format!("{}: {changed} of {selected} {what}", rule.text)
     });
     lines.collect()
+}
+
+/// Refuses a link of type siw for a program with faults that are not possible there.
+pub(crate) fn check(link: &LinkInfo) -> Result<(), Error> {
+    let Some(process) = of_process().filter(|_| link.is_iwarp()) else {
+        return Ok(());
+    };
+    process.faults.plan.check_for_streams().map_err(|why| {
+        say(&format!("{}: {why}", link.name));
+        Error::Verbs(VerbsError::NotSupported(why))
+    })
 }
 
 /// Returns the faults of packets on a link.

@@ -25,6 +25,7 @@ use crate::gpu::GpuCopies;
 use crate::local::Channel;
 use crate::memory::LazyMemory;
 use crate::polls::Polls;
+use crate::streams::{Observer, Segment};
 
 /// Polls without a packet or post, after which a program polls a shard only once in so many
 /// polls, if it uses others too. Each turn takes a system call.
@@ -198,6 +199,17 @@ impl ferroce_shard::Process for ThisProcess<'_> {
 
     fn decided(&mut self, decisions: &[(u32, Decision)]) {
         self.events.taps.decided(decisions);
+    }
+}
+
+impl Observer for ThisProcess<'_> {
+    #[inline]
+    fn captures(&self) -> bool {
+        self.captures
+    }
+
+    fn segment(&mut self, qpn: u32, segment: &Segment<'_>) {
+        self.events.taps.segment(qpn, segment);
     }
 }
 

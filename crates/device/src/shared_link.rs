@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use ferroce_control::client::OpenLink;
 use ferroce_control::path::netns_inode;
-use ferroce_control::{Client, LinkInfo, PerProcess};
+use ferroce_control::{Client, Kept, LinkInfo, PerProcess};
 use ferroce_net::local::HostWire;
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{Regions, VerbsError};
@@ -206,6 +206,7 @@ impl SharedLink {
         if let Attachment::None = place {
             let before = self.link();
             check_netns(self.netns)?;
+            faults::check(&before)?;
             let mut open = Client::open()?.attach(&before.name, wanted_shards())?;
             if open.link.index != before.index {
                 return Err(gone(&before.name));
@@ -364,31 +365,34 @@ fn open_slots(
     directory: &Arc<Directory>,
 ) -> Result<(Vec<Slot>, NotForChildren), Error> {
     let busy = BusyShards::default();
-    let credits = MappedCredits::new(&open.kept.credits).map_err(Error::system("credit page"))?;
+    let credits = match &*open.kept {
+        Kept::Udp { credits, .. } => {
+            Some(MappedCredits::new(credits).map_err(Error::system("credit page"))?)
+        }
+        Kept::Streams(_) => None,
+    };
     let mut not_for_children = NotForChildren::default();
-    for fd in open.kept.escrow.fds() {
+    for fd in open.kept.fds() {
         not_for_children.add(fd);
     }
     let mut slots = Vec::new();
     for slot in std::mem::take(&mut open.slots) {
-        not_for_children.add(slot.sockets.0.as_fd());
-        if let Some(v6) = &slot.sockets.1 {
-            not_for_children.add(v6.as_fd());
+        if let Some((v4, v6)) = &slot.sockets {
+            not_for_children.add(v4.as_fd());
+            v6.iter().for_each(|v6| not_for_children.add(v6.as_fd()));
         }
         let counters = counters::map(&slot.counters).map_err(Error::system("counters"))?;
         let counters = Arc::new(counters);
         let load = Load::new(Arc::clone(&counters), Arc::clone(&busy), slots.len());
-        let core = match open.link.is_iwarp() {
-            // The UDP sockets of the slot go unused: it gives the queue pairs their numbers.
-            true => StreamCore::new(slot.slot, regions, Arc::clone(&counters)).map(Core::Iwarp),
-            false => {
+        let core = match slot.sockets.zip(credits.clone()) {
+            None => StreamCore::new(slot.slot, regions, Arc::clone(&counters)).map(Core::Iwarp),
+            Some(((v4, v6), credits)) => {
                 let engine = new_engine(&open.link, slot.slot, &counters, regions)?;
-                let (v4, v6) = slot.sockets;
                 let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
                 receiver.report_to(Arc::clone(&counters));
                 let wire = UdpWire::new(receiver, Sender::new(), open.link.ifindex);
                 HostWire::new(wire, Arc::clone(&counters), fork::count)
-                    .and_then(|wire| RoceCore::new(engine, wire, credits.clone()))
+                    .and_then(|wire| RoceCore::new(engine, wire, credits))
                     .map(Core::Roce)
             }
         };

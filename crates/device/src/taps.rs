@@ -19,9 +19,10 @@ use ferroce_roce::{
 };
 use ferroce_shard::{Recorder, received_path};
 use ferroce_trace::{Direction, JournalFile, JournalWriter, Record, RingWriter};
-use ferroce_wire::{Packet, Psn};
+use ferroce_wire::{MAX_HEADER_LEN, Packet, Psn};
 
 use crate::clock;
+use crate::streams::{Segment, Way};
 
 /// The taps of a link.
 #[derive(Debug, Default)]
@@ -290,6 +291,37 @@ impl Taps {
                 journal.record(&record, || true);
             }
             state.text = text;
+        }
+        self.end(&mut state);
+    }
+
+    /// Writes a segment of a stream.
+    pub(crate) fn segment(&self, qpn: u32, segment: &Segment<'_>) {
+        let mut state = self.lock();
+        let time_ns = clock::now().as_nanos();
+        let record = |snap: usize| Record {
+            time_ns,
+            direction: match segment.direction {
+                Way::Sent => Direction::Sent,
+                Way::Received => Direction::Received,
+            },
+            trouble: segment.trouble,
+            qpn,
+            source: segment.source.ip(),
+            destination: segment.destination.ip(),
+            tcp: true,
+            length: segment.bytes.len() as u32,
+            bytes: &segment.bytes[..segment.bytes.len().min(segment.header + snap)],
+            ..Record::default()
+        };
+        if let Some(journal) = self.recording() {
+            journal.record(&record(MAX_HEADER_LEN - segment.header), || true);
+        }
+        for ring in &mut state.rings {
+            let filter = ring.filter();
+            if filter.qpn.is_none_or(|only| only == qpn) {
+                ring.write(&record(filter.snap as usize));
+            }
         }
         self.end(&mut state);
     }

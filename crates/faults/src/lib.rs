@@ -30,6 +30,7 @@ mod held;
 mod plan;
 mod random;
 mod selector;
+mod streams;
 mod verbs;
 mod weather;
 mod words;

@@ -42,6 +42,8 @@ pub(crate) enum Bug {
     CompleteOutOfOrder,
     /// A partly accepted batch is taken for accepted.
     LosePartialWrite,
+    /// A disconnect flushes posted sends that are not in the output yet.
+    FlushAtDisconnect,
 }
 
 #[cfg(test)]
@@ -66,5 +68,6 @@ impl Bug {
         Bug::CompleteReadEarly,
         Bug::CompleteOutOfOrder,
         Bug::LosePartialWrite,
+        Bug::FlushAtDisconnect,
     ];
 }

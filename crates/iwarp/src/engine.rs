@@ -219,10 +219,19 @@ impl Engine {
         self.qps.verb(qpn)?.connect(&mut self.cx, params, mss)
     }
 
-    /// Ends a connection in order: started messages are sent, then the stream is shut down.
+    /// Ends a connection in order: SENDs and Writes that were posted are sent, then the stream
+    /// is shut down. Reads without a response are flushed, and the work requests behind them.
     pub fn disconnect(&mut self, now: Time, qpn: u32) -> Result<(), VerbsError> {
         self.cx.now = now;
         self.qps.verb(qpn)?.disconnect(&mut self.cx)
+    }
+
+    /// Lets a responder that waits for the initiator's first byte send now: the queue pair or
+    /// the process ends. Returns true if the queue pair had waited.
+    pub fn end_hold(&mut self, now: Time, qpn: u32) -> bool {
+        self.cx.now = now;
+        let qp = self.qps.get_mut(qpn);
+        qp.is_some_and(|qp| qp.end_hold(&mut self.cx))
     }
 
     /// Processes received bytes, cut anywhere. Payload is written to its place at once.
@@ -250,6 +259,12 @@ impl Engine {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.placed(bytes);
         }
+    }
+
+    /// Returns the bytes until the ends of the FPDUs that are partly sent and partly received,
+    /// for a capture that begins now. None without a stream, or if a length is not known yet.
+    pub fn left_of_fpdus(&self, qpn: u32) -> Option<(usize, usize)> {
+        self.qps.get(qpn)?.left_of_fpdus()
     }
 
     /// Processes the end of the peer's stream (FIN).

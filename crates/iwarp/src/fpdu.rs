@@ -158,6 +158,24 @@ impl FpduReader {
         self.state == State::Header && self.have == 0 && self.held.is_empty()
     }
 
+    /// Returns the number of bytes until the end of the present FPDU; none if its length is not
+    /// known.
+    pub fn left_of_fpdu(&self) -> Option<usize> {
+        let have = usize::from(self.have);
+        let (begun, held) = match (&self.state, self.held.len()) {
+            (State::Payload { left, trailer }, _) => {
+                return Some(*left as usize + usize::from(*trailer));
+            }
+            (State::Trailer { left }, _) => return Some((*left).into()),
+            (State::Header, 0) => (&self.header[..have], have),
+            (State::Header, held) => (&self.held[..], held),
+        };
+        match held {
+            0 => Some(0),
+            _ => (held >= LENGTH_LEN).then(|| length_at(begun) - held),
+        }
+    }
+
     /// Takes received bytes and passes their parts to `sink`.
     pub fn read<S: Sink>(&mut self, input: &[u8], sink: &mut S) -> Result<(), S::Error> {
         match self.crc {

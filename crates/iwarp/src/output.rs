@@ -146,6 +146,14 @@ impl Output {
         self.accepted == self.fpdu_start && !self.mid_message
     }
 
+    /// Returns the number of bytes until the end of the FPDU that is partly sent.
+    pub(crate) fn left_of_fpdu(&self) -> usize {
+        match self.marks.front() {
+            Some(mark) if self.accepted > self.fpdu_start => (mark.end - self.accepted) as usize,
+            _ => 0,
+        }
+    }
+
     /// Returns the first reference to memory as a fault, and whether the peer reads it.
     pub(crate) fn first_memory(&self) -> Option<(Fault, bool)> {
         self.parts.iter().find_map(|part| match part.source {

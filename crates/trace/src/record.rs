@@ -8,6 +8,7 @@ pub const HEADER_LEN: usize = 64;
 const IS_V6: u8 = 1;
 const HAS_IP_ID: u8 = 2;
 const IS_TROUBLE: u8 = 4;
+const IS_TCP: u8 = 8;
 
 /// The direction of a packet, seen from the program that recorded it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -35,7 +36,9 @@ pub struct Record<'a> {
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
-    /// UDP source port.
+    /// True for a TCP segment of iWARP, false for a UDP packet of RoCE.
+    pub tcp: bool,
+    /// UDP source port; that of TCP is in the segment's header.
     pub source_port: u16,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -43,7 +46,7 @@ pub struct Record<'a> {
     pub hop_limit: u8,
     /// IPv4 identification, if it is known.
     pub ip_id: Option<u16>,
-    /// Bytes of the whole packet, from the BTH to the ICRC.
+    /// Bytes of the whole packet: from the BTH to the ICRC, or from the TCP header on.
     pub length: u32,
     /// The packet, or the beginning of it.
     pub bytes: &'a [u8],
@@ -60,6 +63,7 @@ impl Default for Record<'_> {
             qpn: 0,
             source: Ipv4Addr::UNSPECIFIED.into(),
             destination: Ipv4Addr::UNSPECIFIED.into(),
+            tcp: false,
             source_port: 0,
             traffic_class: 0,
             hop_limit: 0,
@@ -91,6 +95,7 @@ impl<'a> Record<'a> {
             (IS_V6, self.source.is_ipv6()),
             (HAS_IP_ID, self.ip_id.is_some()),
             (IS_TROUBLE, self.trouble),
+            (IS_TCP, self.tcp),
         ] {
             flags |= if is_set { flag } else { 0 };
         }
@@ -143,6 +148,7 @@ impl<'a> Record<'a> {
             qpn: u32_at(16),
             source: address(32)?,
             destination: address(48)?,
+            tcp: flags & IS_TCP != 0,
             source_port: u16_at(6),
             traffic_class: header[26],
             hop_limit: header[27],
@@ -166,7 +172,7 @@ mod tests {
             numbers in any::<(u64, u32, u32, u16, u8, u8)>(),
             v4 in any::<Option<(u32, u32)>>(),
             ip_id in any::<Option<u16>>(),
-            trouble in any::<bool>(),
+            (trouble, tcp) in any::<(bool, bool)>(),
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             text in "[a-z ]{0,40}",
         ) {
@@ -182,6 +188,7 @@ mod tests {
                 qpn,
                 source,
                 destination,
+                tcp,
                 source_port,
                 traffic_class,
                 hop_limit,

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::place::{Cores, Place};
 use super::plan::{Group, Plan, RowPlan};
-use super::probe::Probe;
+use super::probe::{Device, Effort, Probe};
 use super::run;
 use super::sample::{Metric, Sample};
 use crate::comparison::median;
@@ -77,14 +77,11 @@ pub fn measure(plan: &Plan, place: &mut Place, cores: Cores) -> Result<Results> 
                 if broken.contains(&probe) {
                     continue;
                 }
-                if let Some(why) = place.lacks(probe.tool) {
+                if let Some(why) = place.lacks(&probe) {
                     results.skipped.insert(probe, why);
                     continue;
                 }
-                // A second attempt: an unmodified program may fail by itself.
-                let sample = run::run(place, &probe, plan.effort)
-                    .or_else(|_| run::run(place, &probe, plan.effort));
-                match sample {
+                match attempt(place, &probe, plan.effort) {
                     Ok(sample) => samples.entry(probe).or_default().push(sample),
                     Err(why) => {
                         broken.insert(probe.clone());
@@ -99,6 +96,20 @@ pub fn measure(plan: &Plan, place: &mut Place, cores: Cores) -> Result<Results> 
     bar.finish_and_clear();
     place.pin(Cores::All)?;
     Ok(results)
+}
+
+/// Runs a probe, more than once if need be: an unmodified program may fail by itself. The
+/// clients of perftest with `-R` connect twice, and do not wait for the second listener.
+fn attempt(place: &mut Place, probe: &Probe, effort: Effort) -> Result<Sample> {
+    let again = match probe.device {
+        Device::Rxe => 1,
+        Device::Siw | Device::SiwCrc => 9,
+    };
+    let mut sample = run::run(place, probe, effort);
+    for _ in 0..again {
+        sample = sample.or_else(|_| run::run(place, probe, effort));
+    }
+    sample
 }
 
 /// Compares the samples of a row's probes; returns `None` if one of them failed.

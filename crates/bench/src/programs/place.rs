@@ -12,7 +12,7 @@ use ferroce_harness::is_listening;
 use ferroce_testnet::netdev;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use super::probe::{Addresses, Tool};
+use super::probe::{Addresses, Device, Probe, Tool};
 
 /// The UID and GID that root switches to: Ferroce needs no privileges, and as root it would
 /// have larger socket buffers.
@@ -39,6 +39,24 @@ impl Cores {
     }
 }
 
+/// The type of the links.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum LinkType {
+    /// RoCE.
+    Rxe,
+    /// iWARP.
+    Siw,
+}
+
+impl LinkType {
+    const fn name(self) -> &'static str {
+        match self {
+            LinkType::Rxe => "rxe",
+            LinkType::Siw => "siw",
+        }
+    }
+}
+
 /// The environment of the programs.
 #[derive(Debug)]
 pub struct Place {
@@ -61,7 +79,12 @@ impl Place {
     ///
     /// # Errors
     /// If the links cannot be added.
-    pub fn enter(ferroce: &Path, programs: Option<&Path>, folder: &Path) -> Result<Place> {
+    pub fn enter(
+        kind: LinkType,
+        ferroce: &Path,
+        programs: Option<&Path>,
+        folder: &Path,
+    ) -> Result<Place> {
         let is_root = rustix::process::geteuid().is_root();
         let host = ferroce_net::enter_private_network().err();
         let ferroce = ferroce.canonicalize();
@@ -89,7 +112,11 @@ impl Place {
         for dir in ["runtime", "scratch"] {
             place.make(dir)?;
         }
-        place.add_link("rxe0", "lo")?;
+        let names = match kind {
+            LinkType::Rxe => ["rxe0", "rxe1"],
+            LinkType::Siw => ["siw0", "siw1"],
+        };
+        place.add_link(names[0], &["type", kind.name(), "netdev", "lo"])?;
         if place.host.is_none() {
             netdev::add_veth("veth0", "veth1");
             for name in ["veth0", "veth1"] {
@@ -98,7 +125,11 @@ impl Place {
             }
             netdev::add_address("veth0", "10.77.0.1/24");
             netdev::await_link_local("veth0");
-            place.add_link("rxe1", "veth0")?;
+            let mut words = vec!["type", kind.name(), "netdev", "veth0"];
+            if kind == LinkType::Siw {
+                words.extend(["crc", "on"]);
+            }
+            place.add_link(names[1], &words)?;
         }
         Ok(place)
     }
@@ -118,8 +149,16 @@ impl Place {
     }
 
     /// Returns why a program cannot run here, if so.
-    pub fn lacks(&self, tool: Tool) -> Option<String> {
+    pub fn lacks(&self, probe: &Probe) -> Option<String> {
+        let tool = probe.tool;
         let name = tool.executable();
+        if probe.device == Device::SiwCrc && self.host.is_some() {
+            return Some(
+                "a link with CRCs needs an interface of its own, and a private network with \
+                 another interface is refused"
+                    .to_owned(),
+            );
+        }
         if tool == Tool::Fabric && self.host.is_some() {
             return Some(
                 "libfabric ignores RDMA devices on loopback, and a private network with another \
@@ -154,11 +193,11 @@ impl Place {
         Ok(sched_setaffinity(None, &chosen)?)
     }
 
-    /// Returns the addresses for the next run of a tool. Each run has another TCP port.
+    /// Returns the addresses for the next run of a probe. Each run has another TCP port.
     ///
     /// # Errors
     /// If the kernel's list of sockets cannot be read.
-    pub fn addresses(&mut self, tool: Tool) -> Result<Addresses> {
+    pub fn addresses(&mut self, probe: &Probe) -> Result<Addresses> {
         loop {
             self.port = if self.port < 30_000 {
                 self.port + 1
@@ -169,9 +208,12 @@ impl Place {
                 break;
             }
         }
-        let (peer, link, netdev) = match tool {
-            Tool::Fabric => ("10.77.0.1", "rxe1", "veth0"),
-            _ => ("127.0.0.1", "rxe0", "lo"),
+        let (peer, link, netdev) = match (probe.device, probe.tool) {
+            (Device::Rxe, Tool::Fabric) => ("10.77.0.1", "rxe1", "veth0"),
+            (Device::Rxe, _) => ("127.0.0.1", "rxe0", "lo"),
+            (Device::Siw, _) => ("127.0.0.1", "siw0", "lo"),
+            // The host reaches its own address through lo.
+            (Device::SiwCrc, _) => ("10.77.0.1", "siw1", "veth0"),
         };
         Ok(Addresses {
             peer,
@@ -209,8 +251,8 @@ impl Place {
         Ok(())
     }
 
-    fn add_link(&mut self, name: &'static str, netdev: &str) -> Result<()> {
-        self.run_ferroce(&["link", "add", name, "type", "rxe", "netdev", netdev])?;
+    fn add_link(&mut self, name: &'static str, words: &[&str]) -> Result<()> {
+        self.run_ferroce(&[&["link", "add", name], words].concat())?;
         self.links.push(name);
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! The measurements: groups of probes, the rows that compare them, and their goals.
 
+mod iwarp;
+
 use core::ops::RangeInclusive;
 
 use super::probe::{Effort, Probe, Sockets, Tool};
@@ -70,7 +72,6 @@ pub struct Plan {
 impl Plan {
     /// Returns the plan: all measurements, or with `quick` a part that takes few minutes.
     pub fn new(quick: bool, rounds: Option<usize>) -> Plan {
-        let rounds = rounds.unwrap_or(if quick { 3 } else { 5 });
         let mut groups = vec![
             group("latency", latency(quick)),
             group("message rate", message_rate(quick)),
@@ -89,6 +90,16 @@ impl Plan {
                 .into_iter()
                 .for_each(|group| group.plotted.push(Probe::new(Tool::Iperf, 0)));
         }
+        Plan::of(groups, quick, rounds)
+    }
+
+    /// Returns the plan for links of type siw.
+    pub fn iwarp(quick: bool, rounds: Option<usize>) -> Plan {
+        Plan::of(iwarp::groups(), quick, rounds)
+    }
+
+    fn of(mut groups: Vec<Group>, quick: bool, rounds: Option<usize>) -> Plan {
+        let rounds = rounds.unwrap_or(if quick { 3 } else { 5 });
         for group in &mut groups {
             group.rounds = rounds;
         }
@@ -161,6 +172,7 @@ impl RowPlan {
             _ if probe.wire != self.probe.wire && probe.tool == self.probe.tool => "UDP wire",
             LARGE if probe.tool == self.probe.tool && probe.qps == self.probe.qps => "64K",
             _ if probe.tool == self.probe.tool && probe.qps == 1 => "1 QP",
+            _ if *probe == iwarp::iperf_on_two_cores() => "iperf3 -A 0,1",
             _ => probe.tool.name(),
         };
         let probe = probe.clone();

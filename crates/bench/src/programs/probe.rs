@@ -19,6 +19,8 @@ pub struct Probe {
     pub options: &'static str,
     /// The wire of a program over Ferroce.
     pub wire: Wire,
+    /// The device.
+    pub device: Device,
 }
 
 /// The wire between two programs over Ferroce.
@@ -28,6 +30,17 @@ pub enum Wire {
     Udp,
     /// Shared memory.
     Local,
+}
+
+/// The device of a program that runs over Ferroce.
+#[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Device {
+    /// A link of type rxe.
+    Rxe,
+    /// A link of type siw without CRCs, as siw has it by default.
+    Siw,
+    /// A link of type siw with CRCs.
+    SiwCrc,
 }
 
 /// A measuring program.
@@ -53,11 +66,11 @@ pub enum Tool {
     QperfSocket(&'static str),
     /// iperf3 over TCP.
     Iperf,
-    /// Plain UDP sockets, pipes or copies of this benchmark.
+    /// Plain sockets, pipes or copies of this benchmark.
     Sockets(Sockets),
 }
 
-/// A measurement of plain UDP sockets, or of another way between two processes of one host.
+/// A measurement of plain sockets, or of another way between two processes of one host.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Sockets {
     /// Segmented sends with a copy and a CRC on each side; both ends poll.
@@ -72,6 +85,10 @@ pub enum Sockets {
     Pipe,
     /// Copies in one thread.
     Memcpy,
+    /// A ping-pong over TCP with TCP_NODELAY; both ends poll.
+    TcpPolling,
+    /// The same; both ends block.
+    TcpBlocking,
 }
 
 impl Tool {
@@ -110,6 +127,8 @@ impl Tool {
             Tool::Sockets(Sockets::Floor) => "socket floor",
             Tool::Sockets(Sockets::Pipe) => "blocking pipe",
             Tool::Sockets(Sockets::Memcpy) => "memcpy",
+            Tool::Sockets(Sockets::TcpPolling) => "polling TCP",
+            Tool::Sockets(Sockets::TcpBlocking) => "blocking TCP",
         }
     }
 }
@@ -163,6 +182,7 @@ impl Probe {
             qps: 1,
             options: "",
             wire: Wire::Udp,
+            device: Device::Rxe,
         }
     }
 
@@ -194,6 +214,13 @@ impl Probe {
         self
     }
 
+    /// Returns the probe on another device.
+    #[must_use]
+    pub fn on(mut self, device: Device) -> Probe {
+        self.device = device;
+        self
+    }
+
     /// Returns the words for the table, for example `ib_write_bw -s 64 -l 16`.
     pub fn label(&self) -> String {
         let mut label = match self.tool {
@@ -201,6 +228,9 @@ impl Probe {
             Tool::Qperf(test) => format!("qperf -cm 1 {test}"),
             other => other.name().to_owned(),
         };
+        if self.device != Device::Rxe {
+            label += " -R";
+        }
         if self.size > 0 {
             label += &format!(" -s {}", bytes(self.size));
         }
@@ -215,6 +245,9 @@ impl Probe {
         }
         if self.wire == Wire::Local {
             label += ", local wire";
+        }
+        if self.device == Device::SiwCrc {
+            label += ", CRC";
         }
         label
     }
@@ -271,8 +304,14 @@ impl Probe {
         let Probe {
             size, qps, options, ..
         } = self;
+        // Queue pairs of iWARP are connected by rdma_cm, and its GIDs are not addresses.
+        let connects = match self.device {
+            Device::Rxe => "-x 1",
+            Device::Siw | Device::SiwCrc => "-R",
+        };
         // `-F` silences warnings about the processor's frequency.
-        let mut both = format!("{name} -d {} -x 1 -F -p {} {options}", at.link, at.port);
+        let (link, port) = (at.link, at.port);
+        let mut both = format!("{name} -d {link} {connects} -F -p {port} {options}");
         if !name.starts_with("ib_atomic") {
             both += &format!(" -s {size}");
         }

@@ -21,7 +21,7 @@ pub(super) fn run(place: &mut Place, probe: &Probe, effort: Effort) -> Result<Sa
     if let Tool::Sockets(kind) = probe.tool {
         return sockets::measure(kind, probe, effort);
     }
-    let at = place.addresses(probe.tool)?;
+    let at = place.addresses(probe)?;
     let lines = probe.lines(&at, effort).context("no command line")?;
     let ours = probe.tool.is_ours();
     let start = |words: &[String], what| {

@@ -1,4 +1,4 @@
-//! Measurements of plain UDP sockets and pipes, in two processes, and of copies.
+//! Measurements of plain sockets and pipes, in two processes, and of copies.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::one_host;
 use super::probe::{Effort, Probe, Sockets};
 use super::sample::{Metric, Sample};
 use crate::comparison::{median, quantile};
-use crate::sockets::{FloorSockets, Plain};
+use crate::sockets::{FloorSockets, Plain, TcpPing};
 use crate::{RoleProcess, end_with_parent};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -98,6 +98,9 @@ pub fn work() -> Result<()> {
             false => Done::Nothing,
         });
     }
+    if let Sockets::TcpPolling | Sockets::TcpBlocking = task.kind {
+        return work_with_tcp(&mut coordinator, task);
+    }
     if task.kind == Sockets::Floor {
         let mut floor = FloorSockets::open(LOOPBACK)?;
         coordinator.say(&floor.address()?)?;
@@ -128,6 +131,28 @@ pub fn work() -> Result<()> {
         }
         (false, false) => {
             plain.pong(size, task.times)?;
+            Done::Nothing
+        }
+    };
+    coordinator.say(&done)
+}
+
+/// Runs a ping-pong over TCP. The active end connects; its own address means nothing.
+fn work_with_tcp(coordinator: &mut Partner, task: Task) -> Result<()> {
+    let (size, polls) = (task.size as usize, task.kind == Sockets::TcpPolling);
+    let done = match task.active {
+        true => {
+            coordinator.say(&SocketAddr::new(LOOPBACK, 0))?;
+            let mut tcp = TcpPing::connect(coordinator.hear()?, polls)?;
+            coordinator.say(&())?;
+            latency(tcp.ping(size, task.times)?)
+        }
+        false => {
+            let listener = TcpPing::listen(LOOPBACK)?;
+            coordinator.say(&listener.local_addr()?)?;
+            coordinator.hear::<SocketAddr>()?;
+            coordinator.say(&())?;
+            TcpPing::accept(&listener, polls)?.pong(size, task.times)?;
             Done::Nothing
         }
     };

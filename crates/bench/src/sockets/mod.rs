@@ -1,7 +1,8 @@
-//! Plain UDP sockets: the references for bandwidth and latency.
+//! Plain UDP and TCP sockets: the references for bandwidth and latency.
 
 mod bare;
 mod floor;
+mod tcp;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,6 +12,7 @@ use anyhow::{Result, ensure};
 
 pub use bare::Plain;
 pub use floor::FloorSockets;
+pub use tcp::TcpPing;
 
 /// Time without progress after which a measurement fails.
 pub const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,13 +1,16 @@
-//! Whole packets: Ethernet, IP and UDP headers in front of a RoCEv2 packet.
+//! Whole packets: Ethernet, IP and UDP headers in front of a RoCEv2 packet, or Ethernet and IP
+//! headers in front of a TCP segment.
 
 use std::net::IpAddr;
 
 use ferroce_trace::Record;
-use ferroce_wire::ip::{UDP_LEN, ipv4_header, ipv6_header, udp_header};
+use ferroce_wire::ip::{IPV4_LEN, UDP_LEN, ipv4_checksum, ipv4_header, ipv6_header, udp_header};
 use ferroce_wire::{Flow, ICRC_LEN, icrc};
 
 /// Hop limit of packets whose own is not known.
 const HOP_LIMIT: u8 = 64;
+/// IP protocol number of TCP.
+const TCP: u8 = 6;
 
 /// A packet for a capture file.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +28,9 @@ pub(crate) struct Frame {
 /// UDP sockets do not deliver the IPv4 identification, but the ICRC covers it. So the
 /// identification is the one that fits the ICRC.
 pub(crate) fn frame(record: &Record<'_>, packet: &[u8]) -> Frame {
+    if record.tcp {
+        return tcp_frame(record, packet);
+    }
     let flow = Flow {
         source: record.source,
         destination: record.destination,
@@ -83,6 +89,48 @@ pub(crate) fn frame(record: &Record<'_>, packet: &[u8]) -> Frame {
     }
 }
 
+/// Returns the frame of a TCP segment.
+fn tcp_frame(record: &Record<'_>, segment: &[u8]) -> Frame {
+    let (mut segment, length) = (segment.to_vec(), record.length as u16);
+    let is_whole = segment.len() as u32 == record.length;
+    let mut bytes = Vec::with_capacity(segment.len() + 64);
+    bytes.extend(mac(record.destination));
+    bytes.extend(mac(record.source));
+    let addresses = match (record.source, record.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let total = length.wrapping_add(IPV4_LEN as u16);
+            let mut header = ipv4_header(source, destination, 0, HOP_LIMIT, 0, total);
+            header[9] = TCP;
+            header[10..12].fill(0);
+            let sum = ipv4_checksum(&header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            bytes.extend([0x08, 0x00]);
+            bytes.extend(header);
+            header[12..].to_vec()
+        }
+        (source, destination) => {
+            let (source, destination) = (to_v6(source), to_v6(destination));
+            let mut header = ipv6_header(source, destination, 0, 0, HOP_LIMIT, length);
+            header[6] = TCP;
+            bytes.extend([0x86, 0xdd]);
+            bytes.extend(header);
+            header[8..].to_vec()
+        }
+    };
+    if is_whole && segment.len() >= 18 {
+        let length = u32::from(length).to_be_bytes();
+        let sum = !ones_sum(&[&addresses, &length, &[0, 0, 0, TCP], &segment]);
+        segment[16..18].copy_from_slice(&sum.to_be_bytes());
+    }
+    let length = (bytes.len() + record.length as usize) as u32;
+    bytes.extend(segment);
+    Frame {
+        bytes,
+        length,
+        icrc_fits: true,
+    }
+}
+
 /// Returns the IPv4 identification of a whole packet, and true if its ICRC is right. A packet
 /// that was passed through memory has no ICRC, and gets one.
 fn complete(flow: &Flow, ip_id: Option<u16>, packet: &mut [u8]) -> (u16, bool) {
@@ -120,8 +168,16 @@ fn to_v6(address: IpAddr) -> std::net::Ipv6Addr {
 fn checksum(addresses: &[u8], udp: &[u8; UDP_LEN], payload: &[u8]) -> u16 {
     let length = ((UDP_LEN + payload.len()) as u32).to_be_bytes();
     let next_header = [0, 0, 0, 17];
+    match !ones_sum(&[addresses, &length, &next_header, udp, payload]) {
+        0 => 0xffff,
+        sum => sum,
+    }
+}
+
+/// Returns the one's complement sum of 16-bit words. Only the last part may have an odd length.
+fn ones_sum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0u32;
-    for part in [addresses, &length, &next_header, udp, payload] {
+    for part in parts {
         for word in part.chunks(2) {
             let low = word.get(1).copied().unwrap_or(0);
             sum += u32::from(u16::from_be_bytes([word[0], low]));
@@ -130,10 +186,7 @@ fn checksum(addresses: &[u8], udp: &[u8; UDP_LEN], payload: &[u8]) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    match !(sum as u16) {
-        0 => 0xffff,
-        sum => sum,
-    }
+    sum as u16
 }
 
 #[cfg(test)]
@@ -206,6 +259,30 @@ mod tests {
         assert_ne!(udp[6..], [0, 0]);
         // The sum over a packet with its checksum is zero, which is sent as ffff.
         assert_eq!(checksum(&frame.bytes[22..54], &udp, &bytes), 0xffff);
+    }
+
+    #[test]
+    fn tcp_segment_has_valid_checksums() {
+        for (source, destination, ip) in [
+            ("10.0.0.1", "10.0.0.2", 20),
+            ("2001:db8::1", "2001:db8::2", 40),
+        ] {
+            let segment = [0x5a; 31];
+            let record = Record {
+                tcp: true,
+                ..record(source, destination, segment.len())
+            };
+            let frame = frame(&record, &segment);
+            assert_eq!(frame.length as usize, 14 + ip + segment.len());
+            let (header, tcp) = frame.bytes[14..].split_at(ip);
+            let addresses = &header[ip - if ip == 20 { 8 } else { 32 }..];
+            let pseudo: [&[u8]; 4] = [addresses, &[0, 0, 0, 31], &[0, 0, 0, 6], tcp];
+            assert_eq!(ones_sum(&pseudo), 0xffff);
+            if ip == 20 {
+                assert_eq!(ipv4_checksum(header.try_into().unwrap()), 0);
+                assert_eq!(header[9], 6);
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use ferroce_trace::{Direction, Record};
 use ferroce_wire::{NakCode, Opcode, Packet as Parsed, Syndrome, rnr_delay_ns};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::segment::Segment;
 use super::sources::{Packet, Source};
 
 const DIM: &str = "\x1b[2m";
@@ -33,8 +34,8 @@ impl Lines {
         }
     }
 
-    /// Prints a packet or a decision.
-    pub(crate) fn packet(&mut self, source: &Source, packet: &Packet) -> Result<()> {
+    /// Prints a packet or a decision. Returns true for a packet.
+    pub(crate) fn packet(&mut self, source: &Source, packet: &Packet) -> Result<bool> {
         let time_ns = packet.record.time_ns.saturating_add_signed(self.offset_ns);
         let (time, text) = (
             time_of_day(time_ns),
@@ -65,7 +66,7 @@ impl Lines {
             }
         };
         writeln!(self.out, "{line}")?;
-        Ok(())
+        Ok(packet.is_packet())
     }
 
     pub(crate) fn flush(&mut self) -> Result<()> {
@@ -75,6 +76,9 @@ impl Lines {
 
 /// Describes a packet: opcode, two spaces, QPNs, PSN, length and further headers.
 pub(crate) fn describe(record: &Record<'_>, bytes: &[u8]) -> String {
+    if let Some(segment) = Segment::of(record, bytes) {
+        return segment.describe(record.qpn);
+    }
     let bytes = padded(record, bytes);
     let Ok(packet) = Parsed::parse(&bytes) else {
         let opcode = bytes.first().copied().and_then(Opcode::from_byte);

@@ -9,10 +9,11 @@ use ferroce_trace::Direction;
 use super::blocks::{self, PacketBlock};
 use super::frame::frame;
 use super::line::wall_clock_offset_ns;
+use super::segment::{Segment, Segments};
 use super::sources::{Packet, Source};
 
-/// Bytes of the headers in front of the BTH, at most.
-const FRONT: u32 = 14 + 40 + 8;
+/// Bytes of the headers in front of the BTH or of an FPDU, at most.
+const FRONT: u32 = 14 + 40 + 24;
 
 /// A pcapng file that is being written.
 pub(crate) struct PcapNg<W: Write> {
@@ -22,6 +23,7 @@ pub(crate) struct PcapNg<W: Write> {
     interfaces: BTreeMap<u32, u32>,
     /// Decisions that belong to no packet. The next packet gets them as comments.
     decisions: Vec<String>,
+    segments: Segments,
     offset_ns: i64,
 }
 
@@ -35,22 +37,29 @@ impl<W: Write> PcapNg<W> {
             snap,
             interfaces: BTreeMap::new(),
             decisions: Vec::new(),
+            segments: Segments::default(),
             offset_ns: wall_clock_offset_ns(),
         })
     }
 
-    /// Writes a packet. Keeps a decision for the next packet.
-    pub(crate) fn packet(&mut self, source: &Source, packet: &Packet) -> Result<()> {
+    /// Writes a packet, unless the file has it already. Keeps a decision for the next packet.
+    /// Returns true if it has written a packet.
+    pub(crate) fn packet(&mut self, source: &Source, packet: &Packet) -> Result<bool> {
         let flags = match packet.record.direction {
             Direction::None => {
                 let qpn = packet.record.qpn;
                 self.decisions
                     .push(format!("qp {qpn:#08x}: {}", packet.text));
-                return Ok(());
+                return Ok(false);
             }
             Direction::Received => 1,
             Direction::Sent => 2,
         };
+        if let Some(segment) = Segment::of(&packet.record, &packet.bytes)
+            && !self.segments.add(&segment)
+        {
+            return Ok(false);
+        }
         let interface = self.interface(source)?;
         let frame = frame(&packet.record, &packet.bytes);
         let mut comments = core::mem::take(&mut self.decisions);
@@ -65,7 +74,8 @@ impl<W: Write> PcapNg<W> {
             flags,
             comments: &comments,
         };
-        Ok(blocks::packet(&mut self.file, &block)?)
+        blocks::packet(&mut self.file, &block)?;
+        Ok(true)
     }
 
     /// Writes buffered bytes: a live reader sees them at once.

@@ -69,6 +69,9 @@ impl Packet {
 
     /// Returns true if the packet was dropped, is a duplicate, is sent again, or is a NAK.
     pub(crate) fn is_trouble(&self) -> bool {
+        if self.record.tcp {
+            return self.record.trouble;
+        }
         let bytes = padded(&self.record, &self.bytes);
         let packet = Parsed::parse(&bytes).ok();
         let aeth = packet.and_then(|packet| packet.aeth());

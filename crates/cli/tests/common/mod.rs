@@ -2,6 +2,8 @@
 //! ferroced that ends with its test.
 #![allow(dead_code, reason = "each test uses only a part")]
 
+pub(crate) mod capture;
+
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -6,14 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use super::calls::{Answer, Hook, detach};
 use super::shared::Shared;
-use super::{Client, lock, note_closed};
-use crate::attach::{AttachedSlot, unpack};
+use super::{Client, SlotNumbers, lock, note_closed};
+use crate::attach::{AttachedSlot, Kept, unpack};
 use crate::connection::{next_request_number, unexpected};
-use crate::credit_page::CreditPage;
 use crate::error::Error;
 use crate::link::{LinkEvent, LinkEventKind, LinkInfo};
-use crate::protocol::{AttachmentNumber, Reply, Request};
-use crate::socket_escrow::SocketEscrow;
+use crate::protocol::{AttachmentNumber, Reply, Request, SlotKind};
 
 /// The user of an open link: a device. The client's thread calls it.
 pub trait LinkUser: Send + Sync + core::fmt::Debug {
@@ -97,15 +95,6 @@ pub struct OpenLink {
     pub kept: Arc<Kept>,
     number: AttachmentNumber,
     client: Client,
-}
-
-/// Descriptors that the next ferroced needs.
-#[derive(Debug)]
-pub struct Kept {
-    /// Keeps the socket group open.
-    pub escrow: SocketEscrow,
-    /// Memory shared with all programs.
-    pub credits: CreditPage,
 }
 
 /// The open links of a process.
@@ -253,11 +242,13 @@ impl OpenLinks {
     }
 
     /// Removes an attachment, and returns its slots.
-    fn remove(&self, number: AttachmentNumber) -> Vec<u8> {
+    fn remove(&self, number: AttachmentNumber) -> SlotNumbers {
         let entry = lock(&self.entries).remove(&number);
         lock(&self.taps).retain(|(of, _)| *of != number);
         // The user is dropped without the lock.
-        entry.map(|entry| entry.slots).unwrap_or_default()
+        entry
+            .map(|entry| (entry.kept.kind(), entry.slots))
+            .unwrap_or_default()
     }
 }
 
@@ -309,8 +300,8 @@ fn take(shared: &Shared, number: AttachmentNumber, answer: Answer) -> Result<Par
         Reply::Attached { link, slots, .. } => (link, slots),
         other => return Err(unexpected(&other)),
     };
-    let (escrow, credits, slots) = unpack(&grants, answer.fds)?;
-    let kept = Arc::new(Kept { escrow, credits });
+    let (kept, slots) = unpack(SlotKind::of(&link), &grants, answer.fds)?;
+    let kept = Arc::new(kept);
     let entry = Entry {
         index: link.index,
         name: link.name.clone(),

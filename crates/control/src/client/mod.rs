@@ -46,7 +46,7 @@ use crate::error::Error;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{TYPE_VARIABLE, netns_inode};
 use crate::per_process::PerProcess;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Reply, Request, SlotKind};
 use crate::signals::block_all;
 
 pub use calls::{Answer, Hook, returning_call};
@@ -86,7 +86,7 @@ struct Clients {
     changed: Condvar,
     /// Network namespaces and slots of devices that were closed while no ferroced ran. The
     /// next ferroced believes that this process still has them.
-    unreleased: Mutex<Vec<(u64, Vec<u8>)>>,
+    unreleased: Mutex<Vec<(u64, SlotNumbers)>>,
 }
 
 #[derive(Debug)]
@@ -108,6 +108,9 @@ enum Slot {
 /// trying again would add up their deadlines.
 #[derive(Debug, Default)]
 struct Attempt(OnceLock<Error>);
+
+/// The slots of an attachment.
+type SlotNumbers = (SlotKind, Vec<u8>);
 
 static CLIENTS: PerProcess<Clients> = PerProcess::new();
 
@@ -378,7 +381,7 @@ fn connect(netns: u64) -> Result<(Arc<Shared>, JoinHandle<()>), Error> {
 }
 
 /// Notes slots of a closed device that no ferroced has taken back.
-fn note_closed(netns: u64, slots: Vec<u8>) {
+fn note_closed(netns: u64, slots: SlotNumbers) {
     lock(&CLIENTS.get().unreleased).push((netns, slots));
 }
 
@@ -389,13 +392,14 @@ fn release_closed(
     mut perform: impl FnMut(&Request) -> Result<(), Error>,
 ) -> Result<(), Error> {
     loop {
-        let slots = {
+        let (kind, slots) = {
             let mut unreleased = lock(&CLIENTS.get().unreleased);
             let place = unreleased.iter().position(|(of, _)| *of == netns);
             let Some(place) = place else { return Ok(()) };
             unreleased.swap_remove(place).1
         };
         let release = Request::Release {
+            kind,
             slots: slots.clone(),
         };
         match perform(&release) {
@@ -404,7 +408,7 @@ fn release_closed(
                 tracing::debug!("slots of a closed device: {message}");
             }
             Err(error) => {
-                note_closed(netns, slots);
+                note_closed(netns, (kind, slots));
                 return Err(error);
             }
         }

@@ -149,12 +149,11 @@ impl<'a> Recovery<'a> {
         let request = Request::Resume {
             attachment: resumption.number,
             link: resumption.link.clone(),
+            kind: resumption.kept.kind(),
             slots: resumption.slots.clone(),
         };
-        let [rx, tx] = resumption.kept.escrow.fds();
-        let credits = resumption.kept.credits.as_fd();
         let number = resumption.number;
-        match self.call_with(&request, &[rx, tx, credits])? {
+        match self.call_with(&request, &resumption.kept.fds())? {
             Ok(Reply::Resumed { link }) => {
                 let shared = self.shared;
                 self.on_orphaned(move || {

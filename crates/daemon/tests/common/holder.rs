@@ -86,7 +86,7 @@ fn role() {
 
 /// Waits for a packet on the first slot, of either family.
 fn receive(attachment: &Attachment) -> u8 {
-    let (v4, v6) = &attachment.slots[0].sockets;
+    let (v4, v6) = attachment.slots[0].sockets.as_ref().expect("UDP");
     let sockets: Vec<&OwnedFd> = std::iter::once(v4).chain(v6).collect();
     let mut packet = [0; 64];
     let mut mark = None;
@@ -113,13 +113,7 @@ fn come_back(attachment: &mut Attachment) -> String {
     }
     let slots: Vec<u8> = attachment.slots.iter().map(|s| s.slot).collect();
     loop {
-        match resume(
-            &dir,
-            &attachment.link.name,
-            &slots,
-            &attachment.escrow,
-            &attachment.credits,
-        ) {
+        match resume(&dir, &attachment.link.name, &slots, &attachment.kept) {
             Ok((connection, link)) => {
                 attachment.connection = connection;
                 return if link.is_some() { "resumed" } else { "no link" }.into();

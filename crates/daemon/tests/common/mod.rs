@@ -91,18 +91,23 @@ pub(crate) fn connect() -> Connection {
     find_daemon().expect("reachable").expect("running")
 }
 
-/// Adds a link.
+/// Adds a link of type rxe.
 pub(crate) fn add(name: &str, netdev: &str) -> Result<(), Error> {
+    add_of("rxe", name, netdev)
+}
+
+/// Adds a link of a type.
+pub(crate) fn add_of(kind: &str, name: &str, netdev: &str) -> Result<(), Error> {
     connect().perform(&Request::LinkAdd(LinkConfig {
         name: name.into(),
-        kind: "rxe".into(),
+        kind: kind.into(),
         netdev: netdev.into(),
         mtu: None,
         crc: true,
         lids: false,
         patience: 0,
         speed: None,
-        local: true,
+        local: kind == "rxe",
         strict: String::new(),
         profile: String::new(),
     }))

@@ -13,6 +13,8 @@
 //! ready queue pairs, and carries out the events of streams.
 
 mod io;
+mod observe;
+mod tap;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -20,19 +22,22 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ferroce_iwarp::mpa::Params;
+use ferroce_iwarp::mpa::{Params, Role};
 use ferroce_iwarp::{CloseCause, Config, Engine, StreamEvent};
 use ferroce_net::local::Doorbell;
 use ferroce_net::qpns_of_slot;
 use ferroce_roce::{
     AttrMask, Counter, Counters, MemRef, Memory, QpAttr, Regions, Time, VerbsError,
 };
-use ferroce_shard::{Process, RECEIVE_BUDGET};
+use ferroce_shard::RECEIVE_BUDGET;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
 use crate::fork::NotForChildren;
+pub(crate) use observe::Observer;
+use tap::StreamTap;
+pub(crate) use tap::{Segment, Way};
 
 /// Bytes received from a socket in one call while no place for them is known. They are copied
 /// once more, from a processor's first cache.
@@ -72,7 +77,9 @@ pub struct StreamSetup {
     pub socket: OwnedFd,
     /// Properties of the stream.
     pub params: Params,
-    /// The Reply to send before anything else; empty for an initiator.
+    /// The Request of the setup.
+    pub request: Vec<u8>,
+    /// The Reply of the setup. A responder sends it before anything else.
     pub reply: Vec<u8>,
     /// The peer's first bytes behind its Reply.
     pub received: Vec<u8>,
@@ -97,6 +104,11 @@ struct Stream {
     is_blocked: bool,
     /// True if epoll reports when the socket has room.
     awaits_room: bool,
+    role: Role,
+    /// Request and Reply of the setup, for captures.
+    frames: (Vec<u8>, Vec<u8>),
+    /// The segments that a capture shows, once one has begun.
+    tap: Option<Box<StreamTap>>,
     _not_for_children: NotForChildren,
 }
 
@@ -112,6 +124,10 @@ pub(crate) struct StreamCore {
     places: Vec<(MemRef, u32)>,
     /// True if ready queue pairs wait for the next turn.
     has_ready: bool,
+    /// True if a capture may run.
+    is_observed: bool,
+    /// Sent bytes, for captures.
+    copied: Vec<u8>,
 }
 
 impl core::fmt::Debug for StreamCore {
@@ -144,6 +160,8 @@ impl StreamCore {
             buffer: vec![0; BUFFER].into_boxed_slice(),
             places: Vec::new(),
             has_ready: false,
+            is_observed: false,
+            copied: Vec::new(),
         })
     }
 
@@ -166,7 +184,7 @@ impl StreamCore {
     pub(crate) fn connect(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         qpn: u32,
         setup: StreamSetup,
     ) -> Result<(), VerbsError> {
@@ -178,6 +196,7 @@ impl StreamCore {
         let StreamSetup {
             socket,
             params,
+            request,
             reply,
             received,
             user,
@@ -195,33 +214,36 @@ impl StreamCore {
         self.engine.connect(now, qpn, params, segment)?;
         let mut not_for_children = NotForChildren::default();
         not_for_children.add(socket.as_fd());
+        // The socket has sent nothing before, so there is room for a Reply.
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        let sent = match params.role {
+            Role::Initiator => Ok(reply.len()),
+            Role::Responder => rustix::net::send(&socket, &reply, flags),
+        };
+        let is_sent = sent == Ok(reply.len());
         let stream = Stream {
             socket,
             user,
             is_blocked: false,
             awaits_room: false,
+            role: params.role,
+            frames: (request, reply),
+            tap: None,
             _not_for_children: not_for_children,
         };
-        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-        // The socket has sent nothing before, so there is room for a Reply.
-        let sent = match reply.is_empty() {
-            true => Ok(0),
-            false => rustix::net::send(&stream.socket, &reply, flags),
-        };
         self.streams.insert(qpn, stream);
-        match sent {
-            Ok(bytes) if bytes == reply.len() => {
-                if !received.is_empty() {
-                    self.engine.receive(now, process.memory(), qpn, &received);
-                }
-            }
-            _ => self.engine.reset(now, qpn),
+        self.begin_tap(process, qpn);
+        if !is_sent {
+            self.engine.reset(now, qpn);
+        } else if !received.is_empty() {
+            self.pass(process, qpn, Way::Received, &received);
+            self.engine.receive(now, process.memory(), qpn, &received);
         }
         Ok(())
     }
 
     /// Receives, handles timers and sends. Returns the amount received, in units of a datagram.
-    pub(crate) fn turn(&mut self, now: Time, process: &mut impl Process) -> usize {
+    pub(crate) fn turn(&mut self, now: Time, process: &mut impl Observer) -> usize {
         let mut received = 0;
         if self.streams.len() == 1 {
             // To ask epoll first would cost a system call.
@@ -246,7 +268,7 @@ impl StreamCore {
         received
     }
 
-    fn receive_ready(&mut self, now: Time, process: &mut impl Process) -> usize {
+    fn receive_ready(&mut self, now: Time, process: &mut impl Observer) -> usize {
         let zero = rustix::event::Timespec::default();
         let mut list = [const { MaybeUninit::<epoll::Event>::uninit() }; READY];
         let ready = match epoll::wait(&self.epoll, &mut list, Some(&zero)) {
@@ -272,15 +294,17 @@ impl StreamCore {
     }
 
     /// Receives what has arrived on a socket, up to [`TURN_BYTES`].
-    fn receive(&mut self, now: Time, process: &mut impl Process, qpn: u32) -> usize {
+    fn receive(&mut self, now: Time, process: &mut impl Observer, qpn: u32) -> usize {
         let mut total = 0;
+        self.begin_tap(process, qpn);
         while total < TURN_BYTES {
             let Some(stream) = self.streams.get(&qpn) else {
                 break;
             };
             self.engine.direct_places(qpn, &mut self.places);
             let expected: u32 = self.places.iter().map(|(_, bytes)| *bytes).sum();
-            if expected < DIRECT {
+            // A capture takes the bytes from the buffer.
+            if expected < DIRECT || stream.tap.is_some() {
                 self.places.clear();
             }
             let room = match self.places.is_empty() {
@@ -306,6 +330,7 @@ impl StreamCore {
             match got {
                 Ok(0) => {
                     self.engine.end_of_stream(now, qpn);
+                    self.tap(process, qpn, |tap, emit| tap.end(Way::Received, emit));
                     total += 1;
                     break;
                 }
@@ -314,8 +339,10 @@ impl StreamCore {
                     if placed > 0 {
                         self.engine.placed(qpn, placed as u32);
                     }
-                    let rest = &self.buffer[..bytes - placed];
-                    if !rest.is_empty() {
+                    let rest = bytes - placed;
+                    if rest > 0 {
+                        self.pass_received(process, qpn, rest);
+                        let rest = &self.buffer[..rest];
                         self.engine.receive(now, process.memory(), qpn, rest);
                     }
                     self.counters.count(Counter::RcvdPkts);
@@ -329,6 +356,7 @@ impl StreamCore {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::debug!("connection of queue pair {qpn:#x}: {error}");
+                    self.tap(process, qpn, |tap, emit| tap.reset(Way::Received, emit));
                     self.engine.reset(now, qpn);
                     total += 1;
                     break;
@@ -343,11 +371,11 @@ impl StreamCore {
 
     /// Sends the output of ready queue pairs, carries out events of streams, and reports
     /// events of verbs.
-    pub(crate) fn transmit(&mut self, now: Time, process: &mut impl Process) {
+    pub(crate) fn transmit(&mut self, now: Time, process: &mut impl Observer) {
         self.has_ready = false;
         let mut sends = 0;
         loop {
-            self.carry_out();
+            self.carry_out(process);
             if sends >= TURN_SENDS {
                 self.has_ready = true;
                 break;
@@ -365,11 +393,12 @@ impl StreamCore {
     }
 
     /// Sends output of a queue pair.
-    fn send(&mut self, now: Time, process: &mut impl Process, qpn: u32) {
-        let Some(stream) = self.streams.get(&qpn) else {
-            return;
-        };
+    fn send(&mut self, now: Time, process: &mut impl Observer, qpn: u32) {
+        self.begin_tap(process, qpn);
         loop {
+            let Some(stream) = self.streams.get(&qpn) else {
+                return;
+            };
             let Some(output) = self.engine.output(now, process.memory(), qpn, OUTPUT) else {
                 return;
             };
@@ -379,6 +408,12 @@ impl StreamCore {
                 _ => io::send(&stream.socket, output, process.memory()),
             };
             let accepted = sent.as_ref().map_or(0, |(bytes, _)| *bytes);
+            if accepted > 0 && stream.tap.is_some() {
+                self.copied.clear();
+                // The socket has just read the memory.
+                let _read = output.copy_to(process.memory(), accepted, &mut self.copied);
+                self.pass_sent(process, qpn);
+            }
             self.engine.accepted(now, qpn, accepted);
             if accepted > 0 {
                 self.counters.count(Counter::SentPkts);
@@ -413,7 +448,7 @@ impl StreamCore {
     }
 
     /// Tries to send to a socket that was full.
-    fn unblock(&mut self, now: Time, process: &mut impl Process, qpn: u32) {
+    fn unblock(&mut self, now: Time, process: &mut impl Observer, qpn: u32) {
         let Some(stream) = self.streams.get_mut(&qpn) else {
             return;
         };
@@ -437,7 +472,7 @@ impl StreamCore {
     }
 
     /// Carries out the events of streams.
-    fn carry_out(&mut self) {
+    fn carry_out(&mut self, process: &mut impl Observer) {
         while let Some(event) = self.engine.poll_stream_event() {
             match event {
                 StreamEvent::Established { qpn } => {
@@ -450,8 +485,13 @@ impl StreamCore {
                         // A connection that is reset already has an error to read.
                         let _reset = rustix::net::shutdown(&stream.socket, Shutdown::Write);
                     }
+                    self.tap(process, qpn, |tap, emit| tap.end(Way::Sent, emit));
                 }
                 StreamEvent::Closed { qpn, abort, cause } => {
+                    self.tap(process, qpn, |tap, emit| match abort {
+                        true => tap.reset(Way::Sent, emit),
+                        false => tap.end(Way::Sent, emit),
+                    });
                     if let Some(stream) = self.streams.remove(&qpn) {
                         close(&self.epoll, stream, abort, cause);
                     }
@@ -461,7 +501,7 @@ impl StreamCore {
     }
 
     /// Reports events of verbs.
-    pub(crate) fn report(&mut self, process: &mut impl Process) {
+    pub(crate) fn report(&mut self, process: &mut impl Observer) {
         while let Some(event) = self.engine.poll_event() {
             process.report(event);
         }
@@ -471,7 +511,7 @@ impl StreamCore {
     pub(crate) fn modify_qp(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         qpn: u32,
         attr: &QpAttr,
         mask: AttrMask,
@@ -487,11 +527,32 @@ impl StreamCore {
     pub(crate) fn disconnect(
         &mut self,
         now: Time,
-        process: &mut impl Process,
+        process: &mut impl Observer,
         qpn: u32,
     ) -> Result<(), VerbsError> {
         self.receive(now, process, qpn);
         self.engine.disconnect(now, qpn)
+    }
+
+    /// Destroys a queue pair. Messages that wait for the start of the stream are sent before.
+    pub(crate) fn destroy_qp(
+        &mut self,
+        now: Time,
+        process: &mut impl Observer,
+        qpn: u32,
+    ) -> Result<(), VerbsError> {
+        if self.engine.end_hold(now, qpn) {
+            self.send(now, process, qpn);
+        }
+        self.engine.destroy_qp(now, qpn)
+    }
+
+    /// Sends all messages that wait for the start of a stream: the process ends.
+    pub(crate) fn flush(&mut self, now: Time, process: &mut impl Observer) {
+        for qpn in self.streams.keys() {
+            self.engine.end_hold(now, *qpn);
+        }
+        self.transmit(now, process);
     }
 
     /// Returns the time of the next turn if no socket becomes ready before.

@@ -103,6 +103,14 @@ impl Responder {
         }
     }
 
+    /// Returns the Request as it was received, until it is answered.
+    pub fn request(&self) -> Option<Vec<u8>> {
+        match &self.state {
+            State::Asking(request) => Some(request.encode()),
+            State::Reading | State::Done => None,
+        }
+    }
+
     /// Returns the error of a peer that has closed the connection before the Reply.
     pub fn peer_closed(&self) -> SetupError {
         SetupError::PeerClosed

@@ -4,12 +4,20 @@
 //! end of the peer's stream, so that a TERMINATE is not lost: a socket that is closed with
 //! unread bytes resets the connection. A peer that does not close is reset after
 //! [`CLOSE_TIMEOUT`].
+//!
+//! An orderly end first sends the SENDs and Writes that were posted before. siw hands them to
+//! TCP when they are posted, so a program may disconnect without waiting for completions.
+//! The queue is flushed from the first work request on that needs bytes of the peer: a Read,
+//! or a fence behind one.
 
 use core::time::Duration;
 
 use ferroce_objects::time::Deadline;
-use ferroce_objects::{Memory, QpEvent, QpState, Reason, Time, VerbsError, WcStatus};
+use ferroce_objects::{
+    Memory, QpEvent, QpState, Reason, SendFlags, SendOp, Time, VerbsError, WcStatus,
+};
 
+use super::start::Start;
 use super::{OutstandingRead, Phase, Qp};
 use crate::bugs::Bug;
 use crate::engine::Context;
@@ -17,7 +25,8 @@ use crate::event::{CloseCause, StreamEvent};
 use crate::header::Header;
 use crate::terminate::{Code, Terminate};
 
-/// Time in which the last bytes must be sent and the peer must close its stream.
+/// Time in which the socket must accept more of the last bytes, and in which the peer must
+/// close its stream after them.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A refusal, as functions return it.
@@ -160,8 +169,26 @@ impl Qp {
         stream.phase = Phase::Finishing;
         stream.cause = cause;
         stream.inbound_reads.clear();
-        self.set_deadline(cx, Some(cx.now + CLOSE_TIMEOUT));
+        // Messages that are held back keep the deadline of the hold.
+        if !(self.is_held() && self.drains()) {
+            self.stream().start = Start::Done;
+            self.set_deadline(cx, Some(cx.now + CLOSE_TIMEOUT));
+        }
         self.wake(cx);
+    }
+
+    /// True if the next work request is sent before the stream of an orderly end shuts down.
+    pub(super) fn drains(&self) -> bool {
+        let Some(stream) = &self.stream else {
+            return false;
+        };
+        if self.state != QpState::Sqd || stream.phase != Phase::Finishing {
+            return false;
+        }
+        self.sq.get(stream.started).is_some_and(|wqe| {
+            let is_fenced = wqe.flags.contains(SendFlags::FENCE) && !stream.outstanding.is_empty();
+            !matches!(wqe.op, SendOp::Read { .. }) && !is_fenced
+        })
     }
 
     /// Ends a connection in order.
@@ -184,13 +211,17 @@ impl Qp {
 
     /// Shuts the stream down once the last bytes have been accepted.
     pub(super) fn finish_if_drained(&mut self, cx: &mut Context) {
-        let Some(stream) = &mut self.stream else {
+        let Some(stream) = &self.stream else {
             return;
         };
         if stream.phase != Phase::Finishing || !stream.output.is_empty() || stream.current.is_some()
         {
             return;
         }
+        if self.drains() && !cx.has_bug(Bug::FlushAtDisconnect) {
+            return;
+        }
+        let stream = self.stream();
         stream.phase = Phase::ShutDown;
         let qpn = self.qpn;
         cx.stream_events.push_back(StreamEvent::Shutdown { qpn });
@@ -272,12 +303,23 @@ impl Qp {
         self.complete_sent(cx, position);
         if bytes > 0 {
             self.arm_nudge(cx);
+            self.extend_close(cx);
         }
         if drained && has_more {
             self.wake(cx);
         }
         self.finish_if_drained(cx);
         self.settle(cx);
+    }
+
+    /// Starts the timeout of the end anew: the socket has accepted bytes.
+    fn extend_close(&mut self, cx: &mut Context) {
+        if let Some(stream) = &self.stream
+            && stream.phase == Phase::Finishing
+            && stream.start == Start::Done
+        {
+            self.set_deadline(cx, Some(cx.now + CLOSE_TIMEOUT));
+        }
     }
 
     /// True if a message is partly sent, or bytes wait for the socket.
@@ -288,6 +330,12 @@ impl Qp {
                 || !stream.output.is_empty()
                 || !stream.output.is_between_messages()
         })
+    }
+
+    /// Returns the bytes until the ends of the FPDUs that are partly sent and partly received.
+    pub(crate) fn left_of_fpdus(&self) -> Option<(usize, usize)> {
+        let stream = self.stream.as_ref()?;
+        Some((stream.output.left_of_fpdu(), stream.reader.left_of_fpdu()?))
     }
 
     /// Copies the unsent bytes that are references to memory.

@@ -76,11 +76,12 @@ impl Qp {
         let Some(stream) = &mut self.stream else {
             return;
         };
-        if !stream.receives() {
-            return;
-        }
+        let receives = stream.receives();
         if stream.start != Start::Done {
             self.end_start(cx);
+        }
+        if !receives {
+            return;
         }
         let mut reader = mem::take(&mut self.stream().reader);
         let mut inbound = Inbound {

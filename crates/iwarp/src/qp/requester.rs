@@ -60,7 +60,8 @@ impl Qp {
 
     /// Chooses the next message. A work request that can never be sent ends the stream.
     fn next_message(&mut self, cx: &mut Context) -> Option<MessageSource> {
-        if self.stream().phase != Phase::Open || self.state != QpState::Rts || self.is_held() {
+        let is_open = self.stream().phase == Phase::Open && self.state == QpState::Rts;
+        if !(is_open || self.drains()) || self.is_held() {
             return None;
         }
         let has_read = !self.stream().inbound_reads.is_empty();

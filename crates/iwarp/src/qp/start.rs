@@ -16,7 +16,7 @@ use core::time::Duration;
 
 use ferroce_objects::QpState;
 
-use super::{Phase, Qp};
+use super::{CLOSE_TIMEOUT, Phase, Qp};
 use crate::engine::Context;
 use crate::mpa::Role;
 
@@ -72,6 +72,15 @@ impl Qp {
         self.stream().start == Start::Held
     }
 
+    /// Ends the hold. Returns false if there is none.
+    pub(crate) fn end_hold(&mut self, cx: &mut Context) -> bool {
+        let is_held = self.stream.as_ref().is_some_and(|s| s.start == Start::Held);
+        if is_held {
+            self.end_start(cx);
+        }
+        is_held
+    }
+
     /// Notes that the socket has accepted bytes. The first ones start the timer of nudges.
     pub(super) fn arm_nudge(&mut self, cx: &mut Context) {
         if let Some(stream) = &mut self.stream
@@ -88,8 +97,13 @@ impl Qp {
             return;
         };
         let was = core::mem::replace(&mut stream.start, Start::Done);
-        if stream.phase == Phase::Open && matches!(was, Start::Nudge(_) | Start::Held) {
-            self.set_deadline(cx, None);
+        if matches!(was, Start::Nudge(_) | Start::Held) {
+            let deadline = match stream.phase {
+                // The program has ended the connection during the hold.
+                Phase::Finishing => Some(cx.now + CLOSE_TIMEOUT),
+                _ => None,
+            };
+            self.set_deadline(cx, deadline);
         }
         if was == Start::Held {
             self.wake(cx);
@@ -112,9 +126,6 @@ impl Qp {
         let Some(stream) = &self.stream else {
             return false;
         };
-        if stream.phase != Phase::Open {
-            return false;
-        }
         match stream.start {
             Start::Done | Start::Silent => return false,
             Start::Held => self.end_start(cx),

@@ -2,7 +2,7 @@
 
 use ferroce_iwarp::mpa::{Params, Role};
 use ferroce_iwarp::opcode::Opcode;
-use ferroce_iwarp::{HOLD, NUDGES};
+use ferroce_iwarp::{CLOSE_TIMEOUT, HOLD, NUDGES, StreamEvent};
 use ferroce_objects::{QpState, SendOp, WcStatus};
 
 use crate::host::{Host, MSS, PARAMS, pair};
@@ -128,4 +128,57 @@ fn careful_initiator_announces_itself_by_an_empty_write() {
     let sent = initiator.sent();
     assert_eq!(sent.len(), 1);
     assert_eq!((sent[0].0.opcode, sent[0].0.payload), (Opcode::Write, 0));
+}
+
+// siw's initiator would lose a message that comes with the Reply, and the end of the stream
+// with it.
+#[test]
+fn disconnect_during_the_hold_waits_for_the_initiator_and_then_sends() {
+    let mut responder = careful(Role::Responder);
+    responder.post(1, SEND, 0, 10);
+    responder
+        .engine
+        .disconnect(responder.now, responder.qpn)
+        .unwrap();
+    assert_eq!(responder.sent(), []);
+    assert_eq!(responder.stream_events(), []);
+    let mut initiator = careful(Role::Initiator);
+    initiator.post_recv(2, 0, 10);
+    responder.receive(&initiator.send_all());
+    assert_eq!(responder.engine.poll_ready(), Some(responder.qpn));
+    initiator.receive(&responder.send_all());
+    assert_eq!(initiator.receives(), [(2, WcStatus::Success)]);
+    assert_eq!(responder.sends(), [(1, WcStatus::Success)]);
+    let qpn = responder.qpn;
+    assert_eq!(responder.stream_events(), [StreamEvent::Shutdown { qpn }]);
+    let close = responder.now + CLOSE_TIMEOUT;
+    assert_eq!(responder.engine.next_timeout(), Some(close));
+}
+
+#[test]
+fn disconnect_during_the_hold_sends_after_the_hold_at_the_latest() {
+    let mut responder = careful(Role::Responder);
+    responder.post(1, SEND, 0, 10);
+    responder
+        .engine
+        .disconnect(responder.now, responder.qpn)
+        .unwrap();
+    assert_eq!(responder.engine.next_timeout(), Some(responder.now + HOLD));
+    expire(&mut responder);
+    assert_eq!(responder.engine.poll_ready(), Some(responder.qpn));
+    assert_eq!(responder.sent().len(), 1);
+    assert_eq!(responder.sends(), [(1, WcStatus::Success)]);
+    let close = responder.now + CLOSE_TIMEOUT;
+    assert_eq!(responder.engine.next_timeout(), Some(close));
+}
+
+#[test]
+fn disconnect_without_messages_does_not_wait_for_the_hold() {
+    let mut responder = careful(Role::Responder);
+    responder
+        .engine
+        .disconnect(responder.now, responder.qpn)
+        .unwrap();
+    let qpn = responder.qpn;
+    assert_eq!(responder.stream_events(), [StreamEvent::Shutdown { qpn }]);
 }

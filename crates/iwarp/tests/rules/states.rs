@@ -172,6 +172,85 @@ fn disconnect_sends_started_messages_and_shuts_down() {
     assert_eq!(a.state(), QpState::Err);
 }
 
+// siw hands messages to TCP when they are posted, so a disconnect does not lose them.
+#[test]
+fn disconnect_sends_messages_that_were_posted_before() {
+    let (mut a, mut b) = pair(false);
+    a.stream_events();
+    for wr_id in 1..=3 {
+        b.post_recv(wr_id, 0x1000, 10_000);
+        a.post(wr_id, SEND, 0, 5000);
+    }
+    a.engine.disconnect(a.now, a.qpn).unwrap();
+    assert_eq!((a.stream_events(), a.sends()), (vec![], vec![]));
+    // The socket has room for little at a time.
+    let mut sent = a.send_up_to(700);
+    assert_eq!((a.stream_events(), a.sends()), (vec![], vec![]));
+    sent.extend(a.send_all());
+    assert_eq!(a.stream_events(), [StreamEvent::Shutdown { qpn: a.qpn }]);
+    assert_eq!(a.sends(), [(1, OK), (2, OK), (3, OK)]);
+    b.receive(&sent);
+    assert_eq!(b.receives(), [(1, OK), (2, OK), (3, OK)]);
+}
+
+// A Read needs an answer, which this end no longer receives.
+#[test]
+fn disconnect_flushes_from_the_first_read_on() {
+    let mut host = Host::new();
+    host.stream_events();
+    host.post(1, SEND, 0, 10);
+    let read = SendOp::Read {
+        remote_addr: 0,
+        rkey: 1,
+    };
+    host.post(2, read, 0, 10);
+    host.post(3, SEND, 0, 10);
+    host.engine.disconnect(host.now, host.qpn).unwrap();
+    assert_eq!(host.sent().len(), 1);
+    assert_eq!(host.sends(), [(1, OK), (2, FLUSHED), (3, FLUSHED)]);
+    let qpn = host.qpn;
+    assert_eq!(host.stream_events(), [StreamEvent::Shutdown { qpn }]);
+}
+
+#[test]
+fn disconnect_flushes_a_fence_behind_an_outstanding_read() {
+    let mut host = Host::new();
+    host.stream_events();
+    let read = SendOp::Read {
+        remote_addr: 0,
+        rkey: 1,
+    };
+    host.post(1, read, 0, 10);
+    let sges = [host.sge(0, 8)];
+    host.try_post(2, SEND, SendFlags::FENCE, SendData::Sges(&sges))
+        .unwrap();
+    assert_eq!(host.sent().len(), 1);
+    host.engine.disconnect(host.now, host.qpn).unwrap();
+    assert_eq!(host.sent(), []);
+    assert_eq!(host.sends(), [(1, FLUSHED), (2, FLUSHED)]);
+    let qpn = host.qpn;
+    assert_eq!(host.stream_events(), [StreamEvent::Shutdown { qpn }]);
+}
+
+// A slow peer is not a dead one: the timeout begins anew with each byte that TCP accepts.
+#[test]
+fn disconnect_waits_while_the_socket_accepts_bytes() {
+    let mut host = Host::new();
+    host.post(1, SEND, 0, 5000);
+    host.engine.disconnect(host.now, host.qpn).unwrap();
+    for _ in 0..5 {
+        assert_eq!(
+            host.engine.next_timeout(),
+            Some(host.now + CLOSE_TIMEOUT),
+            "from the last byte on"
+        );
+        host.now = host.now + CLOSE_TIMEOUT / 2;
+        assert_eq!(host.send_up_to(500).len(), 500);
+    }
+    host.send_all();
+    assert_eq!(host.sends(), [(1, OK)]);
+}
+
 // Nothing waits for ever: a peer that does not close is reset.
 #[test]
 fn peer_that_does_not_close_is_reset_after_the_timeout() {

@@ -41,6 +41,8 @@ pub(super) struct Active {
     device: LinkDevice,
     qpn: u32,
     initiator: Initiator,
+    /// The Reply, as far as it has arrived.
+    reply: Vec<u8>,
     is_connected: bool,
 }
 
@@ -78,6 +80,7 @@ pub(crate) fn connect(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error
         device,
         qpn: params.qpn,
         initiator,
+        reply: Vec::new(),
         is_connected: false,
     };
     match started {
@@ -142,8 +145,9 @@ impl Active {
                 Err(error) => return Err(Failure::Tcp(error)),
             };
             match self.initiator.receive(received).map_err(Failure::Mpa)? {
-                Replied::Wait => {}
+                Replied::Wait => self.reply.extend_from_slice(received),
                 accepted @ Replied::Accepted { taken, .. } => {
+                    self.reply.extend_from_slice(&received[..taken]);
                     return Ok(Some((accepted, received[taken..].to_vec())));
                 }
                 rejected @ Replied::Rejected { .. } => return Ok(Some((rejected, Vec::new()))),
@@ -158,7 +162,8 @@ impl Active {
         let setup = StreamSetup {
             socket: self.socket,
             params,
-            reply: Vec::new(),
+            request: self.initiator.request(),
+            reply: self.reply,
             received,
             user: Arc::new(Connection::new(&id, Some(peer))),
         };

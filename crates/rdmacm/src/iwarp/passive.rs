@@ -331,6 +331,7 @@ pub(crate) fn accept(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error>
         crc: device.link().crc,
         private_data: params.private_data.clone(),
     };
+    let request = incoming.responder.request().unwrap_or_default();
     let (reply, stream) = match incoming.responder.accept(&answer) {
         Ok(accepted) => accepted,
         Err(error) => {
@@ -349,6 +350,7 @@ pub(crate) fn accept(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error>
     let setup = StreamSetup {
         socket,
         params: stream,
+        request,
         reply,
         received: Vec::new(),
         user: Arc::new(Connection::new(id, None)),

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ferroce_bench::programs::{
-    Cores, Machine, Place, Plan, Results, history, measure, page, work_with_sockets,
+    Cores, LinkType, Machine, Place, Plan, Results, history, measure, page, work_with_sockets,
 };
 use ferroce_bench::{Report, end_with_parent};
 use ferroce_control::temporary;
@@ -50,6 +50,10 @@ struct Programs {
     /// Measure fewer rows in three short rounds: under three minutes.
     #[arg(long)]
     quick: bool,
+
+    /// Type of the links. With siw: perftest over iWARP beside iperf3 and a ping-pong over TCP.
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value = "rxe")]
+    kind: TypeChoice,
 
     /// Measure only groups or programs whose name contains TEXT; may be given several times.
     #[arg(long, value_name = "TEXT")]
@@ -95,6 +99,7 @@ EXAMPLES
   cargo xtask bench programs --quick             a part, under three minutes
   cargo xtask bench programs --only latency      one group of rows
   cargo xtask bench programs --only ib_write_lat --cores 2
+  cargo xtask bench programs --type siw          iWARP beside TCP
   cargo xtask bench programs --plot docs/speed.svg
   cargo xtask bench programs --bundle DIR        copy everything to DIR, for a machine
                                                  without cargo; DIR/run.sh measures there
@@ -102,6 +107,7 @@ EXAMPLES
 GROUPS
   latency, message rate, bandwidth, queue pairs, UCX, libfabric, qperf,
   bandwidth over size, latency over size, UCX over size
+  with --type siw: latency, bandwidth, bandwidth with CRC
 
 OUTPUT
   figure          median over the rounds. Latency is half a round trip: the median if the
@@ -113,6 +119,9 @@ OUTPUT
                   blocking UDP    the same; both ends block in recv
                   plain UDP       segmented sends, a copy and a CRC on either side
                   iperf3          TCP, one stream for each queue pair
+                  iperf3 -A 0,1   the same, with a processor for each end
+                  polling TCP     TCP ping-pong with TCP_NODELAY; both ends poll
+                  blocking TCP    the same; both ends block in recv
   verdict         ok or MISSED if there is a goal
 
 FILES
@@ -121,6 +130,14 @@ FILES
 
 EXIT STATUS
   0 if the measurement worked, with any verdicts; 1 if a program failed.";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum TypeChoice {
+    /// RoCE over UDP.
+    Rxe,
+    /// iWARP over TCP.
+    Siw,
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum CoresChoice {
@@ -155,7 +172,10 @@ impl Programs {
         if cfg!(debug_assertions) {
             eprintln!("Note: built without optimisation; the figures are meaningless.");
         }
-        let mut plan = Plan::new(self.quick, self.rounds);
+        let mut plan = match self.kind {
+            TypeChoice::Rxe => Plan::new(self.quick, self.rounds),
+            TypeChoice::Siw => Plan::iwarp(self.quick, self.rounds),
+        };
         plan.keep(&self.only);
         ensure!(
             !plan.groups.is_empty(),
@@ -179,7 +199,11 @@ impl Programs {
             Some(path) => path.clone(),
             None => beside()?,
         };
-        let mut place = Place::enter(&ferroce, self.programs.as_deref(), folder)?;
+        let kind = match self.kind {
+            TypeChoice::Rxe => LinkType::Rxe,
+            TypeChoice::Siw => LinkType::Siw,
+        };
+        let mut place = Place::enter(kind, &ferroce, self.programs.as_deref(), folder)?;
         eprintln!("{}", place.description());
         let choices: &[Cores] = match (self.cores, place.count(Cores::All)) {
             (_, ..=2) => {

@@ -122,4 +122,6 @@ pub(super) struct Conn {
     pub(super) mss: u32,
     /// The reason why the connection may fail.
     pub(super) fault: Option<&'static str>,
+    /// The end whose program has disconnected, if nothing else has disturbed the connection.
+    pub(super) orderly: Option<usize>,
 }

@@ -14,6 +14,19 @@ pub(super) fn check_cause(conn: &Conn, cause: CloseCause) -> Result<(), String> 
     }
 }
 
+/// Checks that an end has received all that its peer posted before it disconnected.
+pub(super) fn check_last_messages(conn: &Conn, end: usize) -> Result<(), String> {
+    let peer = &conn.ends[1 - end];
+    let is_whole = conn.orderly == Some(1 - end) && !peer.send_failed;
+    match conn.ends[end].expected.front().filter(|_| is_whole) {
+        Some(message) => Err(format!(
+            "a message of {} bytes before a disconnect did not arrive",
+            message.length
+        )),
+        None => Ok(()),
+    }
+}
+
 impl World {
     /// Checks all that has happened since the last call.
     pub(super) fn observe(&mut self) -> Result<(), String> {
@@ -46,6 +59,7 @@ impl World {
         if !success && conn.fault.is_none() {
             return Err(format!("send {} without a reason: {}", wc.wr_id, wc.status));
         }
+        let is_orderly = conn.orderly == Some(host);
         let end = &mut conn.ends[host];
         if success && end.send_failed {
             return Err(format!("send {} succeeds after a failure", wc.wr_id));
@@ -62,6 +76,10 @@ impl World {
                 return Err(format!("send {} before {}", wc.wr_id, posted.wr_id));
             }
         };
+        // Only a READ, which needs an answer, may end the last messages of a program.
+        if !success && is_orderly && !end.send_failed && posted.read.is_none() {
+            return Err(format!("send {} before a disconnect is lost", wc.wr_id));
+        }
         end.send_failed |= !success;
         match wc.status {
             WcStatus::Success => {}

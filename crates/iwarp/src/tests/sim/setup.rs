@@ -38,6 +38,7 @@ impl World {
             crc,
             mss: self.rng.pick(&[100, 536, 1448, 9000, 65_483]),
             fault: None,
+            orderly: None,
         });
     }
 
@@ -160,9 +161,13 @@ impl World {
             }
             _ => return,
         };
+        let is_first = conn.fault.is_none();
         conn.fault.get_or_insert(fault);
+        conn.orderly = None;
         if fault == "disconnect" {
             conn.ends[end].ready = false;
+            conn.orderly = is_first.then_some(end);
+            self.run.disconnects += u64::from(is_first);
         }
         self.run.faults += 1;
         self.trace(|| format!("connection {number}: {fault} at end {end}"));

@@ -18,6 +18,7 @@ pub(super) struct Run {
     pub(super) bytes: u64,
     pub(super) established: u64,
     pub(super) faults: u64,
+    pub(super) disconnects: u64,
     pub(super) sends: u64,
     pub(super) writes: u64,
     pub(super) reads: u64,
@@ -33,12 +34,13 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn counts(&self) -> [(&'static str, u64); 16] {
+    pub(super) fn counts(&self) -> [(&'static str, u64); 17] {
         [
             ("steps", self.steps),
             ("bytes", self.bytes),
             ("established", self.established),
             ("faults", self.faults),
+            ("disconnects", self.disconnects),
             ("sends", self.sends),
             ("writes", self.writes),
             ("reads", self.reads),
@@ -59,6 +61,7 @@ impl Run {
         self.bytes += other.bytes;
         self.established += other.established;
         self.faults += other.faults;
+        self.disconnects += other.disconnects;
         self.sends += other.sends;
         self.writes += other.writes;
         self.reads += other.reads;
@@ -336,6 +339,7 @@ impl World {
                         false => conn.pipes[host].shut_down(),
                     }
                     super::oracle::check_cause(conn, cause)?;
+                    super::oracle::check_last_messages(conn, host)?;
                     self.run.terminates += u64::from(cause == crate::CloseCause::Terminated);
                     self.run.timeouts += u64::from(cause == crate::CloseCause::TimedOut);
                 }
