@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 
 use crate::network::{GUEST, HOST};
 use crate::run::Site;
+use crate::weather::Weather;
 
 /// A function that replaces the usual server and client. It may leave files in the folder.
 pub(crate) type Script = fn(&mut Site, &Case, &Path) -> Result<()>;
@@ -20,44 +21,6 @@ pub(crate) enum Caller {
 
 /// Both sides, for tables.
 pub(crate) const CALLERS: [Caller; 2] = [Caller::Ferroce, Caller::Kernel];
-
-/// The impairment of the network, in both directions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Weather {
-    Fair,
-    /// Loses this percentage of packets.
-    Loss(u8),
-    Reordering,
-    Duplication,
-    /// Delays packets by 20 ms each way.
-    Delay,
-    /// Delays the messages of the connection manager on their way to the guest.
-    LateCalls,
-}
-
-/// The delay of `LateCalls`, as a netem option.
-pub(crate) const LATE: &str = "delay 300ms";
-
-impl Weather {
-    /// Returns the name in reports.
-    pub(crate) fn name(self) -> Option<String> {
-        match self {
-            Weather::LateCalls => Some(format!("calls with {LATE}")),
-            _ => self.netem(),
-        }
-    }
-
-    /// Returns the netem options, if they apply to all packets in both directions.
-    pub(crate) fn netem(self) -> Option<String> {
-        match self {
-            Weather::Fair | Weather::LateCalls => None,
-            Weather::Loss(percent) => Some(format!("loss {percent}%")),
-            Weather::Reordering => Some("delay 2ms reorder 75% 50%".into()),
-            Weather::Duplication => Some("duplicate 10%".into()),
-            Weather::Delay => Some("delay 20ms".into()),
-        }
-    }
-}
 
 /// The type of the links at both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,6 +73,8 @@ pub(crate) struct Case {
     pub(crate) patience: Duration,
     /// Number of attempts. More than one where an unreliable transport may lose messages.
     pub(crate) attempts: u32,
+    /// The case is attempted again only if the client printed this.
+    pub(crate) excuse: Option<&'static str>,
     /// The case is part of the short matrix.
     pub(crate) short: bool,
     /// Replaces the usual server and client, if given.
@@ -162,6 +127,7 @@ impl Case {
             packets: None,
             patience: Duration::from_secs(60),
             attempts: 1,
+            excuse: None,
             short: false,
             script: None,
             inspect: None,
@@ -257,6 +223,13 @@ impl Case {
     pub(crate) fn may_lose(mut self) -> Case {
         self.attempts = 3;
         self.patience = Duration::from_secs(30);
+        self
+    }
+
+    /// Allows three attempts, each only if the client printed `excuse`, the sign of a fault of the
+    /// kernel's driver.
+    pub(crate) fn retry_if_printed(mut self, excuse: &'static str) -> Case {
+        (self.attempts, self.excuse) = (3, Some(excuse));
         self
     }
 

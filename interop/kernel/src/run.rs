@@ -10,9 +10,10 @@ use ferroce_harness::{Running, deadline, now, pause};
 
 use crate::agent;
 use crate::capture::{self, Capture};
-use crate::case::{Caller, Case, LATE, Link, Ready, Weather};
+use crate::case::{Caller, Case, Link, Ready};
 use crate::network::{MTU, Network};
 use crate::vm::Vm;
+use crate::weather::Weather;
 
 /// This crate's own test programs, for both ends.
 const PROGRAMS: [(&str, &str); 4] = [
@@ -201,9 +202,7 @@ impl Site {
             self.mtu = case.mtu;
         }
         if case.weather != self.weather {
-            self.vm
-                .run(&weather_command(case.weather))
-                .context("netem")?;
+            self.vm.run(&case.weather.command()).context("netem")?;
             self.weather = case.weather;
         }
         Ok(())
@@ -238,31 +237,4 @@ impl Site {
         let said = said.unwrap_or_else(|error| format!("{error:#}"));
         let _unwritten = fs::write(folder.join("ferroce"), said);
     }
-}
-
-/// Returns the command that configures netem in the guest: on its netdev for sent packets,
-/// and on an ifb netdev, to which arriving packets are redirected, for received ones.
-fn weather_command(weather: Weather) -> String {
-    let clear = "tc qdisc del dev data0 root 2>/dev/null; tc qdisc del dev data0 ingress 2>/dev/null; \
-                 ip link del arrivals0 2>/dev/null; true";
-    if weather == Weather::LateCalls {
-        // Match packets to UDP port 4791 and queue pair 1. The queue pair number is at offset
-        // 32: after the headers of IP and UDP and the first word of the BTH.
-        return format!(
-            "{clear}; set -e; ip link add arrivals0 type ifb; ip link set arrivals0 mtu 9000 up; \
-             tc qdisc add dev data0 ingress; \
-             tc filter add dev data0 ingress protocol ip u32 match ip dport 4791 0xffff \
-             match u32 0x00000001 0x00ffffff at 32 action mirred egress redirect dev arrivals0; \
-             tc qdisc add dev arrivals0 root netem limit 10000 {LATE}"
-        );
-    }
-    let Some(netem) = weather.netem() else {
-        return clear.to_owned();
-    };
-    format!(
-        "{clear}; set -e; ip link add arrivals0 type ifb; ip link set arrivals0 mtu 9000 up; \
-         tc qdisc add dev data0 root netem limit 10000 {netem}; tc qdisc add dev data0 ingress; \
-         tc filter add dev data0 ingress matchall action mirred egress redirect dev arrivals0; \
-         tc qdisc add dev arrivals0 root netem limit 10000 {netem}"
-    )
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::Ports;
-use crate::case::{CALLERS, Caller, Case, Ready, Weather};
+use crate::case::{CALLERS, Caller, Case, Ready};
 use crate::network::{GUEST, HOST};
+use crate::weather::Weather;
 
 /// The fixed port of udaddy.
 const UDADDY: u16 = 7174;
@@ -107,11 +108,12 @@ fn perftest(caller: Caller, port: u16, test: &str, options: &str) -> Case {
     let mut case = Case::with_cm_server("perftest -R", caller, port, server, &client);
     // perftest's client connects twice, and does not wait for the server to listen again.
     // If the second connection is refused the client crashes, and the server mistakes the
-    // next client's first connection for the second. So the messages of the connection
-    // manager are delayed where the server is slow.
-    if caller == Caller::Ferroce {
-        case.weather = Weather::LateCalls;
-    }
+    // next client's first connection for the second. So refusals are lost, and the messages of
+    // the connection manager are delayed where the server is slow.
+    case.weather = match caller {
+        Caller::Ferroce => Weather::LateCalls,
+        Caller::Kernel => Weather::NoRefusals,
+    };
     case.patience = Duration::from_secs(40);
     case.expect(match test.ends_with("_bw") {
         true => "BW average[MB/sec]",

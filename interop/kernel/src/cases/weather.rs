@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::Ports;
-use crate::case::{CALLERS, Case, Weather};
+use crate::case::{CALLERS, Case};
+use crate::weather::Weather;
 
 const WEATHERS: [Weather; 5] = [
     Weather::Loss(1),
