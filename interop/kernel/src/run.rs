@@ -187,12 +187,8 @@ impl Site {
     /// Sets links, MTU and impairment of the network for a case.
     pub(crate) fn prepare(&mut self, case: &Case) -> Result<()> {
         if case.link != self.link {
-            let (old, new, kind) = (self.link.name(), case.link.name(), case.link.kind());
             self.network.replace_link(self.link, case.link)?;
-            self.vm.run(&format!(
-                "rdma link delete {old} && modprobe siw && \
-                 rdma link add {new} type {kind} netdev data0"
-            ))?;
+            self.replace_guest_link(self.link, case.link)?;
             self.link = case.link;
         }
         if case.mtu != self.mtu {
@@ -208,15 +204,25 @@ impl Site {
         Ok(())
     }
 
+    /// Replaces the guest's link by one of another type.
+    fn replace_guest_link(&self, old: Link, new: Link) -> Result<()> {
+        let (old, new, kind) = (old.name(), new.name(), new.kind());
+        let command = format!(
+            "rdma link delete {old} && modprobe siw && \
+             rdma link add {new} type {kind} netdev data0"
+        );
+        self.vm.run(&command).map(drop)
+    }
+
     /// Resets the guest as a power cut would; returns when it is up again.
     pub(crate) fn reset_guest(&mut self) -> Result<()> {
         self.vm.reset()?;
         self.network.set_mtu(MTU);
-        // The guest's setup adds a link of type rxe.
+        // The guest's setup adds a link of type rxe. Programs at this end still use their own.
         if self.link == Link::Siw {
-            self.network.replace_link(Link::Siw, Link::Rxe)?;
+            self.replace_guest_link(Link::Rxe, Link::Siw)?;
         }
-        (self.link, self.mtu, self.weather) = (Link::Rxe, MTU, Weather::Fair);
+        (self.mtu, self.weather) = (MTU, Weather::Fair);
         self.copy_test_programs()
     }
 

@@ -2,7 +2,7 @@
 //! Flows in which a machine stops are in `reboot`.
 
 use super::Ports;
-use crate::case::{CALLERS, Case};
+use crate::case::{CALLERS, Case, Link};
 
 const FLOWS: [&str; 10] = [
     "connect",
@@ -35,6 +35,15 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 /// Returns the command of both ends.
-pub(super) fn command(flow: &str) -> String {
-    format!("/usr/bin/python3 connections.py {flow} --on {{side}} -p {{port}}")
+fn command(flow: &str) -> String {
+    command_on(Link::Rxe, flow)
+}
+
+/// Returns the command of both ends on links of this type.
+pub(super) fn command_on(link: Link, flow: &str) -> String {
+    let command = format!("/usr/bin/python3 connections.py {flow} --on {{side}} -p {{port}}");
+    match link {
+        Link::Rxe => command,
+        Link::Siw => command + " --iwarp",
+    }
 }

@@ -1,5 +1,8 @@
 //! A machine stops without disconnecting: the other end detects it, and the next connection
 //! works.
+//!
+//! With iWARP only the guest stops: if a program of Ferroce is killed, the host's kernel closes
+//! its TCP connections, as the flow `killed` shows.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +11,7 @@ use anyhow::{Context, Result};
 use ferroce_harness::deadline;
 
 use super::{Ports, connections};
-use crate::case::{CALLERS, Caller, Case, Script};
+use crate::case::{CALLERS, Caller, Case, Link, Script};
 use crate::run::Site;
 
 /// An emulated machine takes long to boot.
@@ -17,9 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(240);
 pub(super) fn cases() -> Vec<Case> {
     let mut ports = Ports(24_000);
     let mut cases = Vec::new();
-    for stops in CALLERS {
+    for (link, stops) in [
+        (Link::Rxe, Caller::Ferroce),
+        (Link::Rxe, Caller::Kernel),
+        (Link::Siw, Caller::Kernel),
+    ] {
         for caller in CALLERS {
-            let command = connections::command("bereaved");
+            let command = connections::command_on(link, "bereaved");
             let mut case = Case::pair("reboot", caller, ports.next(), &command);
             ports.next();
             let (on, script): (_, Script) = match stops {
@@ -37,7 +44,9 @@ pub(super) fn cases() -> Vec<Case> {
             }
             case.patience = PATIENCE;
             case.script = Some(script);
-            case.packets = Some("send write");
+            case.link = link;
+            // Captures of iWARP are not checked.
+            case.packets = (link == Link::Rxe).then_some("send write");
             cases.push(case);
         }
     }
@@ -63,11 +72,7 @@ fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()>
     left.wait_for_success(until).context("the remaining end")?;
     site.prepare(case)?;
     let port = case.port()? + 1;
-    let again = Case::pair(
-        "reboot",
-        case.caller,
-        port,
-        &connections::command("connect"),
-    );
+    let command = connections::command_on(case.link, "connect");
+    let again = Case::pair("reboot", case.caller, port, &command);
     site.run_pair(&again, folder).context("the next connection")
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Ports, connections};
-use crate::case::{CALLERS, Caller, Case};
+use crate::case::{CALLERS, Caller, Case, Link};
 use crate::weather::Weather;
 
 /// Group, server command and client command; `{peer}` stands for the server's address.
@@ -96,7 +96,7 @@ pub(super) fn cases() -> Vec<Case> {
             cases.push(case);
         }
         for flow in FLOWS {
-            let command = format!("{} --iwarp", connections::command(flow));
+            let command = connections::command_on(Link::Siw, flow);
             let mut case = Case::pair("connections", caller, ports.next(), &command);
             case = case.expect("as it should be");
             case.short = flow == "reject";
