@@ -9,7 +9,7 @@
 //! they are unique among the programs of a link.
 
 use std::io::{self, Read};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -34,6 +34,10 @@ pub struct Resources {
     pub qps: Vec<QpResource>,
     pub mrs: Vec<MrResource>,
     pub srqs: Vec<SrqResource>,
+    /// Connections on a link of type siw, which only the program knows. The first device of a
+    /// program has those of all its devices on the link.
+    #[serde(default)]
+    pub streams: Vec<StreamResource>,
 }
 
 /// A protection domain.
@@ -144,6 +148,21 @@ pub struct SrqResource {
     pub pdn: u32,
     /// Completion queue of an XRC shared receive queue.
     pub cqn: Option<u32>,
+}
+
+/// A connection on a link of type siw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StreamResource {
+    /// Its number.
+    pub cm_idn: u32,
+    /// The queue pair, if there is one.
+    pub lqpn: Option<u32>,
+    /// The state, in iproute2's words.
+    pub state: String,
+    /// The local address and port.
+    pub source: Option<SocketAddr>,
+    /// The peer's address and port.
+    pub destination: Option<SocketAddr>,
 }
 
 /// A connection of a program, or a port that it listens on.

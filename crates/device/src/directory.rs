@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use ferroce_control::LinkInfo;
 use ferroce_faults::Provoked;
@@ -15,6 +15,7 @@ use ferroce_roce::{Datagram, Decision, Event, Received, Srq};
 use crate::cq::Cq;
 use crate::event_queue::{AsyncEvent, EventQueue};
 use crate::memory::observed::{self, ShortReceive};
+use crate::resources::StreamLister;
 use crate::taps::Taps;
 
 /// Number of a device among those of its link.
@@ -27,6 +28,8 @@ type Owned<T> = (Weak<T>, Arc<EventQueue>);
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
     pub(crate) taps: Taps,
+    /// Lists the connections of a link of type siw.
+    pub(crate) streams: OnceLock<StreamLister>,
     devices: Mutex<Vec<Arc<EventQueue>>>,
     pds: Mutex<HashMap<u32, DeviceNumber>>,
     cqs: Mutex<HashMap<u32, Owned<Cq>>>,

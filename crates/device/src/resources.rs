@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use ferroce_control::resources::{
     CqResource, MrKeys, MrResource, PdResource, QpActivity, QpResource, Resources, SrqResource,
+    StreamResource,
 };
 use ferroce_roce::{Mr, Mw, QpQuery, QpState, QpType, Regions, Srq};
 
 use crate::cq::Cq;
+use crate::device::Device;
 use crate::directory::{DeviceNumber, Directory};
 use crate::shards::Shards;
 
@@ -20,6 +22,24 @@ pub(crate) struct Inventory {
     pub(crate) regions: Arc<Regions>,
     pub(crate) shards: Arc<Shards>,
     pub(crate) directory: Arc<Directory>,
+}
+
+/// A function that lists the connections of a link of type siw.
+pub(crate) struct StreamLister(pub(crate) Box<dyn Fn() -> Vec<StreamResource> + Send + Sync>);
+
+impl core::fmt::Debug for StreamLister {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("StreamLister")
+    }
+}
+
+impl Device {
+    /// Sets the function that lists the connections of the link, which is of type siw, for
+    /// `rdma resource`. The first one stays.
+    pub fn list_streams_by(&self, list: impl Fn() -> Vec<StreamResource> + Send + Sync + 'static) {
+        let list = StreamLister(Box::new(list));
+        let _first = self.shared.directory.streams.set(list);
+    }
 }
 
 /// The objects of all devices of a link, or of one of them.
@@ -43,7 +63,14 @@ impl Inventory {
             resources.ctxn = self.number(*number);
             resources
         });
-        let text = serde_json::to_vec(&devices.collect::<Vec<_>>());
+        let mut devices: Vec<Resources> = devices.collect();
+        if let (Some(first), Some(lister)) = (devices.first_mut(), self.directory.streams.get()) {
+            first.streams = (lister.0)();
+            for stream in &mut first.streams {
+                stream.cm_idn = self.number(stream.cm_idn);
+            }
+        }
+        let text = serde_json::to_vec(&devices);
         text.unwrap_or_else(|error| {
             tracing::warn!("cannot encode the list of objects: {error}");
             Vec::new()
@@ -160,6 +187,7 @@ impl Inventory {
                     cqn: srq.xrc_cq().map(|cq| self.number(cq.id())),
                 })
                 .collect(),
+            streams: Vec::new(),
         }
     }
 

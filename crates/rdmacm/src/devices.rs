@@ -9,7 +9,7 @@ use ferroce_device::transport::Pd;
 use ferroce_device::{Device, block_all, list_links};
 
 use crate::error::{Error, ErrorKind};
-use crate::lock;
+use crate::{iwarp, lock};
 
 /// READs and atomics that a queue pair can serve or have outstanding, as with rxe.
 pub const MAX_DEPTH: u8 = 128;
@@ -237,6 +237,9 @@ fn find_or_open(link: &LinkInfo) -> Result<LinkDevice, Error> {
     let device = Device::open(&link.name)?;
     // Threads that take requests create queue pairs, and must not wait for ferroced.
     device.attach()?;
+    if link.is_iwarp() {
+        device.list_streams_by(move || iwarp::streams_on(index));
+    }
     let device = LinkDevice(Arc::new(Opened {
         index,
         is_iwarp: link.is_iwarp(),

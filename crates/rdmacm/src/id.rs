@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::net::SocketAddr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 
 use ferroce_cm::ports::Host;
@@ -35,6 +35,8 @@ struct Owner(Arc<Shared>);
 pub(crate) struct Shared {
     pub(crate) space: PortSpace,
     pub(crate) qp_type: QpType,
+    /// Number among the ids of this process.
+    pub(crate) number: u32,
     owner: OnceLock<Weak<Owner>>,
     context: AtomicU64,
     channel: Mutex<EventChannel>,
@@ -161,9 +163,11 @@ impl Id {
 
     /// Creates an id that is not in the table of handles yet.
     pub(crate) fn detached(channel: EventChannel, space: PortSpace, qp_type: QpType) -> Id {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
         let shared = Arc::new(Shared {
             space,
             qp_type,
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
             owner: OnceLock::new(),
             context: AtomicU64::new(0),
             channel: Mutex::new(channel),

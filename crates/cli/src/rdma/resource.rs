@@ -1,7 +1,9 @@
 //! `rdma resource`: shows the RDMA objects of programs.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use anyhow::{Context, Result, anyhow};
-use ferroce_control::resources::{CmIdResource, QpResource, Reporter, Resources};
+use ferroce_control::resources::{CmIdResource, QpResource, Reporter, Resources, StreamResource};
 use ferroce_control::{Connection, LinkInfo};
 
 use super::filter::Filter;
@@ -96,8 +98,9 @@ pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
     }
     let known = KINDS.iter().find(|(name, _)| *name == kind);
     let filter = Filter::parse(words, known.map_or(&[], |(_, known)| *known))?;
-    // `DEV/-` selects queue pairs without a port. Ferroce's queue pairs always have one.
+    // `DEV/-` selects objects without a port: listeners on the wildcard address.
     let without_port = only.is_some_and(|only| only.ends_with("/-"));
+    let with_port = !without_port && only.is_some_and(|only| only.contains('/'));
     let only = only.map(|only| only.trim_end_matches("/-"));
     let mut rows = Vec::new();
     let wanted = match kind {
@@ -105,9 +108,15 @@ pub(super) fn run(mut words: Words<'_>, options: SharedOptions) -> Result<()> {
         _ => Objects::All,
     };
     for on_link in collect(only, wanted)? {
-        if !without_port {
-            rows.extend(lines(kind, &on_link, options));
-        }
+        rows.extend(lines(kind, &on_link, options));
+    }
+    if matches!(kind, "qp" | "cm_id") {
+        rows.retain(|row| match row.get("port") {
+            Some(_) => !without_port,
+            None => !with_port,
+        });
+    } else if without_port {
+        rows.clear();
     }
     rows.retain(|row| filter.admits(row));
     row::show(&rows, options.format)
@@ -133,7 +142,8 @@ pub(super) fn regions(only: Option<&str>) -> Result<Vec<Row>> {
 enum Objects {
     /// Connections, and the objects of every program.
     All,
-    /// Connections only. ferroced knows them, so a program that does not answer is no obstacle.
+    /// Connections only. ferroced knows those of RoCE, so a program that does not answer is no
+    /// obstacle. A connection of iWARP is known to its program alone.
     Connections,
 }
 
@@ -145,11 +155,15 @@ fn collect(only: Option<&str>, wanted: Objects) -> Result<Vec<LinkObjects>> {
     };
     let mut all = Vec::new();
     for link in links {
-        let (mut reporters, connections) = connection.resources(Some(&link.name))?;
-        reporters.retain(|_| wanted == Objects::All);
+        let (mut reporters, mut connections) = connection.resources(Some(&link.name))?;
+        reporters.retain(|_| wanted == Objects::All || link.is_iwarp());
         let (programs, notes) = read(reporters);
         for note in notes {
             eprintln!("note: {note}");
+        }
+        for program in &programs {
+            let streams = program.objects.streams.iter();
+            connections.extend(streams.map(|stream| of_stream(&link, program, stream)));
         }
         all.push(LinkObjects {
             link,
@@ -158,6 +172,23 @@ fn collect(only: Option<&str>, wanted: Objects) -> Result<Vec<LinkObjects>> {
         });
     }
     Ok(all)
+}
+
+/// Returns a connection of iWARP in the form of all connections.
+fn of_stream(link: &LinkInfo, program: &ProgramObjects, stream: &StreamResource) -> CmIdResource {
+    let shown = |address: SocketAddr| (address.ip(), Some(address.port()));
+    CmIdResource {
+        link: link.name.clone(),
+        cm_idn: stream.cm_idn,
+        lqpn: stream.lqpn,
+        qp_type: stream.lqpn.map(|_| "RC".into()),
+        state: stream.state.clone(),
+        ps: "TCP".into(),
+        pid: program.pid,
+        comm: program.comm.clone(),
+        source: stream.source.map(shown),
+        destination: stream.destination.map(shown),
+    }
 }
 
 /// Returns the objects of each program on a link, and a note for each program whose objects are
@@ -335,12 +366,27 @@ fn queue_pair(link: &LinkInfo, qp: &QpResource) -> Row {
 }
 
 fn cm_id(link: &LinkInfo, id: &CmIdResource) -> Row {
-    let shown = |(ip, port): (std::net::IpAddr, Option<u16>)| match port {
+    let shown = |(ip, port): (IpAddr, Option<u16>)| match port {
         Some(port) => format!("{ip}:{port}"),
         None => ip.to_string(),
     };
-    Row::of_port(link.index, &link.name, PORT)
-        .with("cm-idn", id.cm_idn)
+    // As the kernel shows it, a listener on the wildcard address has no port of the link, and one
+    // on another address has the wildcard as its destination.
+    let is_listener = id.state == "LISTEN";
+    let wildcard = |ip: IpAddr| match ip {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), Some(0)),
+        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), Some(0)),
+    };
+    let bound = id.source.filter(|(ip, _)| !ip.is_unspecified());
+    let destination = match is_listener {
+        true => bound.map(|(ip, _)| wildcard(ip)),
+        false => id.destination,
+    };
+    let row = match is_listener && bound.is_none() {
+        true => Row::without_port(link.index, &link.name),
+        false => Row::of_port(link.index, &link.name, PORT),
+    };
+    row.with("cm-idn", id.cm_idn)
         .with_some("lqpn", id.lqpn)
         .with_some("qp-type", id.qp_type.clone())
         .with("state", id.state.clone())
@@ -348,11 +394,11 @@ fn cm_id(link: &LinkInfo, id: &CmIdResource) -> Row {
         .with("pid", id.pid)
         .with("comm", id.comm.clone())
         .with_some("src-addr", id.source.map(shown))
-        .with_some("dst-addr", id.destination.map(shown))
+        .with_some("dst-addr", destination.map(shown))
         .with_key("src-addr", id.source.map(|(ip, _)| ip.to_string()))
         .with_key("src-port", id.source.and_then(|(_, port)| port))
-        .with_key("dst-addr", id.destination.map(|(ip, _)| ip.to_string()))
-        .with_key("dst-port", id.destination.and_then(|(_, port)| port))
+        .with_key("dst-addr", destination.map(|(ip, _)| ip.to_string()))
+        .with_key("dst-port", destination.and_then(|(_, port)| port))
 }
 
 #[cfg(test)]

@@ -43,6 +43,14 @@ impl Row {
         )
     }
 
+    /// Creates a row about an object without a port: `link rxe0/-`.
+    pub(super) fn without_port(index: u32, name: &str) -> Row {
+        Row::new(
+            format!("link {name}/- "),
+            [("ifindex", index.into()), ("ifname", name.into())],
+        )
+    }
+
     /// Creates a row that starts with `head` in text and with `pairs` in JSON.
     pub(super) fn new<const N: usize>(head: String, pairs: [(&'static str, Value); N]) -> Row {
         Row {

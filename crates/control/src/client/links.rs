@@ -183,11 +183,12 @@ impl OpenLinks {
         }
     }
 
-    /// Returns the objects of an attachment; None if it was closed meanwhile.
-    pub(super) fn report(&self, number: AttachmentNumber, keys: bool) -> Option<Vec<u8>> {
+    /// Returns the objects of an attachment. One that is being opened, or was closed meanwhile,
+    /// has none.
+    pub(super) fn report(&self, number: AttachmentNumber, keys: bool) -> Vec<u8> {
         let links = lock(&self.entries);
-        let user = links.get(&number)?.user.as_ref()?;
-        Some(user.report(keys))
+        let user = links.get(&number).and_then(|entry| entry.user.as_ref());
+        user.map_or_else(|| b"[]".to_vec(), |user| user.report(keys))
     }
 
     /// Returns what ferroced must know after a restart.
@@ -370,5 +371,19 @@ impl Drop for OpenLink {
         if !shared.notify(None, &detach(self.number), Some(hook)) {
             note_closed(netns, slots);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Resources;
+
+    /// ferroced may ask before the program has opened its device, or after it has closed it.
+    #[test]
+    fn attachment_without_a_user_reports_no_objects() {
+        let report = OpenLinks::default().report(7, true);
+        let report: Vec<Resources> = serde_json::from_slice(&report).expect("a list");
+        assert_eq!(report, []);
     }
 }

@@ -347,16 +347,15 @@ impl Shared {
                 }
             }
             Reply::Report { attachment, keys } => {
-                if let Some(report) = self.links.report(attachment, keys) {
-                    let mut reports = lock(&self.reports);
-                    let mut continues = false;
-                    for stream in fds {
-                        continues = reports.add(stream, &report);
-                    }
-                    drop(reports);
-                    if continues {
-                        self.wake();
-                    }
+                let report = self.links.report(attachment, keys);
+                let mut reports = lock(&self.reports);
+                let mut continues = false;
+                for stream in fds {
+                    continues = reports.add(stream, &report);
+                }
+                drop(reports);
+                if continues {
+                    self.wake();
                 }
             }
             Reply::Introduced {

@@ -26,11 +26,21 @@ use crate::id::Shared;
 
 /// A request without an answer. Dropping it gives the request up.
 #[derive(Debug)]
-pub(crate) struct Connecting(TaskNumber);
+pub(crate) struct Connecting {
+    task: TaskNumber,
+    qpn: u32,
+}
+
+impl Connecting {
+    /// Returns the number of the queue pair that the connection is for.
+    pub(super) fn qpn(&self) -> u32 {
+        self.qpn
+    }
+}
 
 impl Drop for Connecting {
     fn drop(&mut self) {
-        setup::remove(self.0);
+        setup::remove(self.task);
     }
 }
 
@@ -92,8 +102,11 @@ pub(crate) fn connect(id: &Arc<Shared>, params: &ConnParams) -> Result<(), Error
     }
     // The lock of the id is held: the thread finds the id as it is afterwards.
     let mut inner = id.inner();
-    let number = setup::add(Box::new(active))?;
-    inner.stage = Stage::Connecting(Connecting(number));
+    let task = setup::add(Box::new(active))?;
+    inner.stage = Stage::Connecting(Connecting {
+        task,
+        qpn: params.qpn,
+    });
     Ok(())
 }
 

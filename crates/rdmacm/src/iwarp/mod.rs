@@ -12,6 +12,7 @@
 
 mod active;
 mod connection;
+mod list;
 mod listener;
 mod passive;
 mod setup;
@@ -29,6 +30,7 @@ use crate::event::PeerParams;
 
 pub(crate) use active::{Connecting, connect};
 pub(crate) use connection::disconnect;
+pub(crate) use list::streams_on;
 pub(crate) use listener::{TcpListener, listen};
 pub(crate) use passive::{Incoming, accept, create_id, reject};
 
@@ -41,7 +43,7 @@ pub(crate) enum Stage {
     /// A request that the program has not answered.
     Request(Box<Incoming>),
     /// A request of this end that has no answer yet.
-    Connecting(#[expect(dead_code, reason = "dropping it gives the request up")] Connecting),
+    Connecting(Connecting),
     /// The queue pair with this number has the stream.
     Connected(u32),
 }
