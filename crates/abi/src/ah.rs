@@ -14,6 +14,7 @@ use crate::errno::{errno_of, minus_one, null, refuse};
 use crate::ffi::{
     IBV_WC_GRH, ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_grh, ibv_pd, ibv_wc, zeroed,
 };
+use crate::iwarp::check_roce;
 use crate::object::{Object, argument, free, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::provoke::provoke;
@@ -38,6 +39,9 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) 
     provoke!("ibv_create_ah" => null);
     let object = object!(pd as PdObject, "ibv_create_ah: the protection domain is NULL" => null);
     let attr = argument!(attr, "ibv_create_ah: the attributes are NULL" => null);
+    if let Err(errno) = check_roce(object.device(), "ibv_create_ah", "address handles") {
+        return null(errno);
+    }
     if attr.port_num != 1 {
         let why = format_args!(
             "address handle for port {}: the device has port 1 only",

@@ -8,7 +8,7 @@ use core::ffi::{c_int, c_uint};
 use ferroce_device::LinkInfo;
 
 use crate::arguments::put;
-use crate::context::context;
+use crate::context::{context, context_of};
 use crate::errno::{minus_one, refuse};
 use crate::ffi::*;
 use crate::limits::GID_TABLE;
@@ -50,6 +50,18 @@ fn table_index(index: c_int) -> Option<u32> {
     (0..GID_TABLE).contains(&index).then_some(index as u32)
 }
 
+/// Refuses indexes other than 0 on a link of type siw, whose table has one entry.
+fn check_index(link: &LinkInfo, call: &str, index: u32) -> Result<(), c_int> {
+    match index {
+        0 => Ok(()),
+        _ if !link.is_iwarp() => Ok(()),
+        _ => Err(refuse(
+            libc::EINVAL,
+            format_args!("{call}: index {index}: a link of type siw has one GID, index 0"),
+        )),
+    }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid(
     context: *mut ibv_context,
@@ -67,7 +79,11 @@ pub unsafe extern "C" fn ibv_query_gid(
         ));
     };
     let owner = context!(context, "ibv_query_gid: the context is NULL" => minus_one);
-    let found = entry(&owner.device.link(), index);
+    let link = owner.device.link();
+    if let Err(errno) = check_index(&link, "ibv_query_gid", index) {
+        return minus_one(errno);
+    }
+    let found = entry(&link, index);
     let found = found.map_or(ibv_gid { raw: [0; 16] }, |entry| entry.gid);
     put!(gid, found, "ibv_query_gid: the place for the GID is NULL" => minus_one);
     0
@@ -91,6 +107,9 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     };
     let owner = context!(context, "GID type: the context is NULL" => minus_one);
     let link = owner.device.link();
+    if let Err(errno) = check_index(&link, "GID type", index) {
+        return minus_one(errno);
+    }
     let found = match link.gid(index) {
         Some(_) if !link.is_iwarp() => SYSFS_ROCE_V2,
         _ => SYSFS_IB_OR_ROCE_V1,
@@ -121,6 +140,9 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     let link = context!(context, "GID entry: the context is NULL" => errno)
         .device
         .link();
+    if let Err(errno) = check_index(&link, "GID entry", index) {
+        return errno;
+    }
     match entry(&link, index) {
         None => refuse(
             libc::ENODATA,
@@ -178,7 +200,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_pkey(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port_num: u8,
     index: c_int,
     pkey: *mut __be16,
@@ -191,13 +213,17 @@ pub unsafe extern "C" fn ibv_query_pkey(
             ),
         ));
     }
+    // SAFETY: the program passes NULL, or a context that it has not closed.
+    if unsafe { is_iwarp(context) } {
+        return minus_one(refuse(libc::ENOENT, NO_PKEYS));
+    }
     put!(pkey, DEFAULT_PKEY, "ibv_query_pkey: the place for the P_Key is NULL" => minus_one);
     0
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn ibv_get_pkey_index(
-    _context: *mut ibv_context,
+pub unsafe extern "C" fn ibv_get_pkey_index(
+    context: *mut ibv_context,
     port_num: u8,
     pkey: __be16,
 ) -> c_int {
@@ -210,5 +236,21 @@ pub extern "C" fn ibv_get_pkey_index(
             ),
         ));
     }
+    // SAFETY: the program passes NULL, or a context that it has not closed.
+    if unsafe { is_iwarp(context) } {
+        return minus_one(refuse(libc::ENOENT, NO_PKEYS));
+    }
     0
+}
+
+const NO_PKEYS: &str = "a link of type siw has no P_Keys";
+
+/// Returns true for the context of a link of type siw.
+///
+/// # Safety
+///
+/// The context is open, or NULL.
+unsafe fn is_iwarp(context: *mut ibv_context) -> bool {
+    // SAFETY: the context is open if it is not NULL: see `# Safety`.
+    !context.is_null() && unsafe { context_of(context) }.device.link().is_iwarp()
 }

@@ -45,6 +45,7 @@ mod event_count;
 mod fork;
 mod gids;
 mod import;
+mod iwarp;
 mod kernel;
 mod limits;
 mod log;

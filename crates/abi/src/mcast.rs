@@ -3,9 +3,11 @@
 use core::ffi::c_int;
 
 use crate::ah::unmapped;
+use crate::context::context_of;
 use crate::convert::raw_gid;
 use crate::errno::{code, refuse};
 use crate::ffi::{ibv_gid, ibv_qp};
+use crate::iwarp::check_roce;
 use crate::object::from_c;
 use crate::provoke::provoke;
 use crate::qp::QpObject;
@@ -44,6 +46,11 @@ unsafe fn change(qp: *mut ibv_qp, gid: *const ibv_gid, join: bool) -> c_int {
     let (Some(object), Some(gid)) = arguments else {
         return refuse(libc::EINVAL, "multicast: the queue pair or the GID is NULL");
     };
+    // SAFETY: the context of a live queue pair is open.
+    let device = unsafe { &context_of((*qp).context).device };
+    if let Err(errno) = check_roce(device, "multicast", "multicast") {
+        return errno;
+    }
     let group = unmapped(raw_gid(gid));
     if !object.sends_datagrams() || !group.is_multicast() {
         return refuse(

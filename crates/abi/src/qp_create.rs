@@ -227,6 +227,12 @@ unsafe fn create(order: &Order, init: &mut ibv_qp_init_attr) -> Result<*mut ibv_
             ),
         ));
     }
+    if qp_type == QpType::XrcTarget && order.xrcd.is_null() {
+        return Err(refuse(
+            libc::EINVAL,
+            "a queue pair of type XRC_RECV needs an XRC domain: name it with ibv_create_qp_ex",
+        ));
+    }
     let mut asked = *init;
     if qp_type == QpType::XrcTarget {
         // An XRC target has no queues; programs may leave these fields uninitialised.

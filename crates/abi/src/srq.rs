@@ -11,6 +11,7 @@ use crate::context::context_of;
 use crate::cq::CqObject;
 use crate::errno::{code, errno_of, null, refuse};
 use crate::ffi::*;
+use crate::iwarp::check_roce;
 use crate::object::{Object, argument, free, from_c, into_c, object};
 use crate::pd::{PdObject, PdUse};
 use crate::profile;
@@ -103,6 +104,14 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
         true => unsafe { (*init).srq_type },
         false => IBV_SRQT_BASIC,
     };
+    if srq_type == IBV_SRQT_XRC {
+        // SAFETY: the program passes a context that it has not closed, and not NULL as checked
+        // above.
+        let device = unsafe { &context_of(context).device };
+        if let Err(errno) = check_roce(device, "ibv_create_srq_ex", "XRC") {
+            return null(errno);
+        }
+    }
     let xrc = match srq_type {
         IBV_SRQT_BASIC => None,
         IBV_SRQT_XRC if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {

@@ -13,6 +13,7 @@ use ferroce_device::{Device, Qp, transport::Xrcd};
 use crate::context::context;
 use crate::errno::{null, refuse};
 use crate::ffi::*;
+use crate::iwarp::check_roce;
 use crate::object::{Object, argument, free, into_c, object};
 use crate::users::Users;
 
@@ -121,6 +122,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
 ) -> *mut ibv_xrcd {
     let attr = argument!(attr, "ibv_open_xrcd: the attributes are NULL" => null);
     let device = &context!(context, "ibv_open_xrcd: the context is NULL" => null).device;
+    if let Err(errno) = check_roce(device, "ibv_open_xrcd", "XRC") {
+        return null(errno);
+    }
     if attr.comp_mask >= IBV_XRCD_INIT_ATTR_RESERVED {
         return null(refuse(
             libc::EOPNOTSUPP,

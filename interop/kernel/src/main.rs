@@ -250,6 +250,7 @@ Groups that are not named after a program:
 - `reboot`: the end at `hold` disappears without a DREQ: the guest by a reset, Ferroce by SIGKILL of the program and
   ferroced. At the other end requests must fail, the connection must end, and the next connection must work. On type siw
   only the guest is reset: the host's kernel closes the TCP connections of a killed program.
+- `refusals`: the errnos of calls that siw does not support, compared with those of siw (`interop/kernel/refusals.py`).
 - `iSER`: the guest's `ib_iser` uses a disk of tgt. The disk is found, formatted and mounted; 64 MiB are written, read
   back and compared, in the guest and in tgt's file.
 - `NFS`: the guest's NFS client mounts an export of nfs-ganesha over RDMA, writes 64 MiB, reads them back and compares. It

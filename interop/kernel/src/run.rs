@@ -16,11 +16,12 @@ use crate::vm::Vm;
 use crate::weather::Weather;
 
 /// This crate's own test programs, for both ends.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("meeting.py", include_str!("../meeting.py")),
     ("flows.py", include_str!("../flows.py")),
     ("cm.py", include_str!("../cm.py")),
     ("connections.py", include_str!("../connections.py")),
+    ("refusals.py", include_str!("../refusals.py")),
 ];
 
 /// Both ends, and the current state of the network between them.

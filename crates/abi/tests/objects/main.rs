@@ -13,6 +13,7 @@ mod domains;
 mod events;
 mod exit;
 mod imports;
+mod iwarp;
 mod memory_limit;
 mod null_places;
 mod opens;

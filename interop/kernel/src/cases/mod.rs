@@ -9,6 +9,7 @@ mod perftest;
 mod ping;
 mod pingpong;
 mod reboot;
+mod refusals;
 mod siw;
 mod weather;
 
@@ -29,6 +30,7 @@ pub(crate) fn all(ganesha: &Path) -> Vec<Case> {
     cases.extend(nfs::cases(ganesha));
     cases.extend(weather::cases());
     cases.extend(siw::cases());
+    cases.extend(refusals::cases());
     cases
 }
 
