@@ -16,8 +16,9 @@ use crate::network::{GUEST, GUEST_MAC, MTU, TAP};
 
 /// Timeout for booting under KVM.
 const KVM_PATIENCE: Duration = Duration::from_secs(25);
-/// Timeout for booting under emulation, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Timeout for booting under emulation, on a busy machine: with ten processes per processor it
+/// takes three minutes.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// Name of the file in the cache that records that KVM does not work.
 const NO_KVM: &str = "no-kvm";
 const MONITOR: &str = "monitor";

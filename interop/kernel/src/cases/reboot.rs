@@ -14,7 +14,7 @@ use super::{Ports, connections};
 use crate::case::{CALLERS, Caller, Case, Link, Script};
 use crate::run::Site;
 
-/// An emulated machine takes long to boot.
+/// Timeout of the remaining end: a DREQ is repeated for 74 s.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(super) fn cases() -> Vec<Case> {
@@ -65,6 +65,8 @@ fn run(site: &mut Site, case: &Case, folder: &Path, stops: Caller) -> Result<()>
         Caller::Ferroce => site.reset_ferroce()?,
         Caller::Kernel => site.reset_guest()?,
     }
+    // The guest has taken its time to boot; the remaining end has its own.
+    let until = deadline(case.patience);
     let left = match case.caller == stops {
         true => &mut server,
         false => &mut client,
