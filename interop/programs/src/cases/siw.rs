@@ -1,6 +1,6 @@
 //! Programs on links of type siw: iWARP over TCP, beside the RoCE links.
 
-use super::Ports;
+use super::{Ports, pyverbs, rsockets};
 use crate::case::Case;
 use crate::place::{LINK_V4, LINK_V6};
 
@@ -96,5 +96,12 @@ pub(super) fn cases() -> Vec<Case> {
         let case = Case::with_cm_server("rstream", ports.next(), &common, &client);
         cases.push(case.expect("custom"));
     }
+    let server = "riostream -p {port} -S 65536 -I 10 -C 10 -T v";
+    let client = format!("{server} -s {{peer}}");
+    cases.push(Case::with_cm_server("riostream", ports.next(), server, &client).expect("custom"));
+    cases.push(rsockets::copy("siw"));
+    // A link of type siw shares TCP's ports: a server that forks cannot have the same one twice.
+    cases.extend(rsockets::preloaded(&mut ports, false));
+    cases.push(pyverbs::on_siw());
     cases.into_iter().map(Case::on_siw).collect()
 }

@@ -56,6 +56,26 @@ impl<'a> Results<'a> {
         true
     }
 
+    /// Returns the failed tests, and the line that names the error of each.
+    pub(super) fn errors(said: &'a str) -> Vec<(&'a str, &'a str)> {
+        let mut errors: Vec<(&str, &str)> = Vec::new();
+        for line in said.lines() {
+            let heading = ["ERROR: ", "FAIL: "]
+                .iter()
+                .find_map(|h| line.strip_prefix(h));
+            if let Some(test) = heading {
+                errors.push((test, ""));
+            } else if let Some((_, error)) = errors.last_mut()
+                && !line.starts_with([' ', '-', '='])
+                && line.contains("Error: ")
+            {
+                *error = line;
+            }
+        }
+        errors.retain(|(test, _)| !VENDORS.iter().any(|vendor| test.contains(vendor)));
+        errors
+    }
+
     /// Number of tests that were not run.
     pub(super) fn skips(&self) -> usize {
         self.skipped.values().map(Vec::len).sum()
@@ -65,6 +85,38 @@ impl<'a> Results<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_named_by_test() {
+        let said = "\
+test_a (tests.test_qp.A) ... ERROR
+======================================================================
+ERROR: test_a (tests.test_qp.A)
+----------------------------------------------------------------------
+Traceback (most recent call last):
+  File \"test_qp.py\", line 1, in test_a
+pyverbs.pyverbs_error.PyverbsRDMAError: Failed to modify QP state to RTS. Errno: 22, Invalid argument
+======================================================================
+ERROR: test_b (tests.test_mlx5_cq.B)
+----------------------------------------------------------------------
+ValueError: no
+======================================================================
+FAIL: test_c (tests.test_qp.C)
+----------------------------------------------------------------------
+AssertionError: 1 != 0
+
+----------------------------------------------------------------------
+Ran 3 tests in 1.0s
+";
+        let modify = "pyverbs.pyverbs_error.PyverbsRDMAError: Failed to modify QP state to RTS. Errno: 22, Invalid argument";
+        assert_eq!(
+            Results::errors(said),
+            [
+                ("test_a (tests.test_qp.A)", modify),
+                ("test_c (tests.test_qp.C)", "AssertionError: 1 != 0"),
+            ]
+        );
+    }
 
     #[test]
     fn outcomes_are_counted_by_test() {
