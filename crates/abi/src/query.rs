@@ -153,7 +153,11 @@ fn port_attr(link: &LinkInfo) -> ibv_port_attr {
     };
     ibv_port_attr {
         state,
-        max_mtu: IBV_MTU_4096,
+        // siw reports the MTU of its netdev as both.
+        max_mtu: match is_iwarp {
+            true => mtu(link.active_mtu),
+            false => IBV_MTU_4096,
+        },
         active_mtu: mtu(link.active_mtu),
         gid_tbl_len: if is_iwarp { 1 } else { GID_TABLE },
         port_cap_flags: match is_iwarp {
@@ -366,8 +370,13 @@ mod tests {
         assert_eq!(srq, (102_400, 327_680, 6));
         assert_eq!((all.device_cap_flags_ex, all.xrc_odp_caps), (0x20_0000, 0));
         assert_eq!((all.completion_timestamp_mask, all.hca_core_clock), (0, 0));
+        link.active_mtu = 1024;
         let port = port_attr(&link);
-        assert_eq!((port.max_mtu, port.max_vl_num), (IBV_MTU_4096, 0));
+        assert_eq!(
+            (port.max_mtu, port.active_mtu),
+            (IBV_MTU_1024, IBV_MTU_1024)
+        );
+        assert_eq!(port.max_vl_num, 0);
         assert_eq!((port.max_msg_sz, port.port_cap_flags), (!0, 0x0009_0000));
         assert_eq!((port.pkey_tbl_len, port.gid_tbl_len), (0, 1));
         assert_eq!((port.lid, port.subnet_timeout), (0, 0));

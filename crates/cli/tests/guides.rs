@@ -176,6 +176,16 @@ const GUIDES: &[Guide] = &[
                 &["link siw0/1 state ACTIVE physical_state LINK_UP netdev enp1s0"],
             ),
             shown("ibv_devices", &["siw0", "505400fffed5e000"]),
+            shown(
+                "ibv_devinfo siw0",
+                &[
+                    "hca_id:\tsiw0",
+                    "transport:\t\t\tiWARP (1)",
+                    "vendor_id:\t\t\t0x626d74",
+                    "vendor_part_id:\t\t\t1\n",
+                    "max_mtu:\t\t1024 (3)",
+                ],
+            ),
             quiet("rdma link delete siw0"),
             quiet("rdma link delete rxe0"),
         ],
