@@ -324,7 +324,7 @@ To run a program yourself: `ferroce run -- PROGRAM`. To repeat the tests below: 
 Each line below is a command that `cargo xtask test` runs and checks. The programs are those of the distribution,
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. Lines with `FERROCE_TYPE=siw` run over
-iWARP, on links of type siw on the same netdevs. `cargo xtask programs --write docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests,
+iWARP, on links of type siw on the same netdevs. `cargo xtask programs --write docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests, also on type siw: 28 of 171 pass there, 24 with the kernel's siw.
 [RECIPES.md](RECIPES.md) has recipes for software from elsewhere (NCCL, NIXL, Mooncake, Ceph, NFS, Valkey, SPDK, MPI, test suites), which
 `cargo xtask programs --wheels --mpi --storage --suites` runs as printed.
 
