@@ -197,7 +197,7 @@ fn a_request_after_a_listener_closed_for_good_is_rejected() {
     pair.b.unlisten(pair.now, ids[0]).unwrap();
     pair.a.connect(pair.now, &request_from(1));
     pair.a_to_b();
-    pair.now = pair.now + LISTENER_GAP;
+    pair.now += LISTENER_GAP;
     pair.b.handle_timeout(pair.now);
     pair.b_to_a();
     let events = poll_events(&mut pair.a);
