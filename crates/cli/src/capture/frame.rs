@@ -118,6 +118,7 @@ fn tcp_frame(record: &Record<'_>, segment: &[u8]) -> Frame {
         }
     };
     if is_whole && segment.len() >= 18 {
+        segment[16..18].fill(0);
         let length = u32::from(length).to_be_bytes();
         let sum = !ones_sum(&[&addresses, &length, &[0, 0, 0, TCP], &segment]);
         segment[16..18].copy_from_slice(&sum.to_be_bytes());
