@@ -379,7 +379,10 @@ fn listening_port_is_shown_as_cm_id() {
         let expected = format!(" state LISTEN ps TCP pid {pid} comm ");
         assert!(shown.starts_with("link rxe0/1 cm-idn "), "{shown}");
         assert!(shown.contains(&expected), "{shown}");
-        assert!(shown.ends_with(" src-addr 127.0.0.1:7174 \n"), "{shown}");
+        assert!(
+            shown.ends_with(" src-addr 127.0.0.1:7174 dst-addr 0.0.0.0:0 \n"),
+            "{shown}"
+        );
         assert!(ok("rdma res").contains(" cm_id 1 "));
         assert_eq!(ok("rdma res show cm_id src-port 7174"), shown);
         assert_eq!(ok("rdma res show cm_id src-port 7175"), "");
