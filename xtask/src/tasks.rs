@@ -61,7 +61,9 @@ pub(crate) fn test() -> Result<()> {
     step("Run all interleavings of the local wire's ring", || {
         cargo(&["test", "--manifest-path", "loom/Cargo.toml"])
     })?;
-    programs(&[])
+    programs(&[])?;
+    // All rows run over UDP, as between hosts. A part runs over the default wire of one host.
+    programs(&["--wire", "local", "--only", "perftest"].map(String::from))
 }
 
 /// Options of the runner that select recipes. Each recipe installs its packages by itself.
