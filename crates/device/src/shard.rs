@@ -104,7 +104,7 @@ pub(crate) struct ThisProcess<'a> {
     captures: bool,
     /// The flight recorder, unless it is off.
     recorder: Option<Recorder<'a>>,
-    /// What a fault did to the next datagram, in words; empty if nothing.
+    /// The effect of a fault on the next datagram, in words; empty if there is none.
     fate: String,
 }
 

@@ -16,7 +16,7 @@ const LENGTH: usize = 3000;
 /// Messages that are more than a socket takes at once.
 const MANY: u64 = 16;
 
-/// What the passive end does after its last post.
+/// The last action of the passive end, after its last post.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Last {
     Disconnect,
