@@ -14,8 +14,13 @@ use ferroce_shard::STANDBY_NS;
 /// Bytes in a standby from which on a shard is busy: 1.6 Gb/s, a sixteenth of what one thread
 /// moves.
 const MUCH: u64 = 16 << 10;
-/// Bytes sent in a standby from which on one shard keeps two threads busy: 6.5 Gb/s.
+/// Bytes sent over UDP in a standby from which on one shard keeps two threads busy: 6.5 Gb/s.
+/// Into shared memory one thread writes faster than two.
 const MUCH_SENT: u64 = 64 << 10;
+/// Bytes sent per post from which on two threads share the work of one shard. The program posts
+/// shorter messages faster than the progress thread takes the lock: that thread would send each
+/// with a system call of its own, while the program waits for the lock.
+const LONG_POST: u64 = 16 << 10;
 
 /// Bit mask of the busy shards of a device.
 pub(crate) type BusyShards = Arc<AtomicU64>;
@@ -27,6 +32,29 @@ pub(crate) struct Load {
     busy: BusyShards,
     /// The bit of this shard.
     bit: u64,
+    /// Number of posts of sends.
+    posts: AtomicU64,
+}
+
+/// The work of a shard: so far, or in a window.
+#[derive(Copy, Clone, Default, Debug)]
+pub(crate) struct Work {
+    /// Bytes sent and received.
+    bytes: u64,
+    /// Bytes sent over UDP.
+    sent: u64,
+    /// Posts of sends.
+    posts: u64,
+}
+
+impl Work {
+    fn since(self, before: Work) -> Work {
+        Work {
+            bytes: self.bytes - before.bytes,
+            sent: self.sent.saturating_sub(before.sent),
+            posts: self.posts - before.posts,
+        }
+    }
 }
 
 impl Load {
@@ -36,30 +64,43 @@ impl Load {
             counters,
             busy,
             bit: 1 << index,
+            posts: AtomicU64::new(0),
         }
     }
 
-    /// Returns the number of bytes sent and received so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.counters.get(Counter::SentBytes) + self.counters.get(Counter::RcvdBytes)
+    /// Counts a post of sends. The caller holds the lock of the shard.
+    #[inline]
+    pub(crate) fn count_post(&self) {
+        let posts = self.posts.load(Ordering::Relaxed);
+        self.posts.store(posts.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes sent so far.
-    pub(crate) fn sent_bytes(&self) -> u64 {
-        self.counters.get(Counter::SentBytes)
+    /// Returns the work so far.
+    fn work(&self) -> Work {
+        let sent = self.counters.get(Counter::SentBytes);
+        let local = self.counters.get(Counter::LocalSentBytes);
+        Work {
+            bytes: sent + self.counters.get(Counter::RcvdBytes),
+            sent: sent.saturating_sub(local),
+            posts: self.posts.load(Ordering::Relaxed),
+        }
     }
 
-    /// Notes that `bytes` moved between two times, of which `sent` were sent. Returns true if
-    /// the progress thread shall take over: this shard and another one are busy, or this one
-    /// sends much.
-    pub(crate) fn note(&self, bytes: u64, sent: u64, since: Time, now: Time) -> bool {
+    /// Notes the work between two times. Returns true if the progress thread shall take over:
+    /// this shard and another one are busy, or this one sends much in long messages.
+    pub(crate) fn note(&self, work: Work, since: Time, now: Time) -> bool {
         let much = |much| now.nanos_since(since).saturating_mul(much) / STANDBY_NS;
-        if bytes == 0 || bytes < much(MUCH) {
+        if work.bytes == 0 || work.bytes < much(MUCH) {
             self.note_quiet();
             return false;
         }
         let others = self.busy.fetch_or(self.bit, Ordering::Relaxed) & !self.bit;
-        others != 0 || sent >= much(MUCH_SENT)
+        others != 0 || work.sent >= much(MUCH_SENT).max(work.posts.saturating_mul(LONG_POST))
+    }
+
+    /// Returns true if another shard is busy.
+    fn has_busy_others(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) & !self.bit != 0
     }
 
     /// Notes that this shard is not busy.
@@ -73,10 +114,9 @@ impl Load {
 /// Measures the bytes that a shard moves in a window of time, one window after the other.
 #[derive(Copy, Clone, Default, Debug)]
 pub(crate) struct LoadMeter {
-    /// Begin of the window, and the bytes until then.
+    /// Begin of the window, and the work until then.
     since: Time,
-    bytes: u64,
-    sent: u64,
+    work: Work,
 }
 
 impl LoadMeter {
@@ -84,8 +124,7 @@ impl LoadMeter {
     pub(crate) fn begin(load: &Load, now: Time) -> LoadMeter {
         LoadMeter {
             since: now,
-            bytes: load.bytes(),
-            sent: load.sent_bytes(),
+            work: load.work(),
         }
     }
 
@@ -98,9 +137,12 @@ impl LoadMeter {
     /// begins the next window. Returns none before the end. **Why less than [`Load::note`] asks
     /// for**: traffic near the limit would begin and end the work of two threads again and again.
     pub(crate) fn goes_on(&mut self, load: &Load, window_ns: u64, now: Time) -> Option<bool> {
-        let LoadMeter { since, bytes, .. } = *self;
+        let LoadMeter { since, work } = *self;
         self.measure(load, window_ns, now)?;
-        Some(self.bytes - bytes >= now.nanos_since(since).saturating_mul(MUCH) / STANDBY_NS)
+        let work = self.work.since(work);
+        let is_long = work.sent >= work.posts.saturating_mul(LONG_POST / 2);
+        let is_much = work.bytes >= now.nanos_since(since).saturating_mul(MUCH) / STANDBY_NS;
+        Some(is_much && (is_long || load.has_busy_others()))
     }
 
     /// At the end of a window, returns whether the shard keeps two threads busy, as
@@ -109,9 +151,8 @@ impl LoadMeter {
         if now < self.end_of_window(window_ns) {
             return None;
         }
-        let LoadMeter { since, bytes, sent } =
-            core::mem::replace(self, LoadMeter::begin(load, now));
-        Some(load.note(self.bytes - bytes, self.sent - sent, since, now))
+        let LoadMeter { since, work } = core::mem::replace(self, LoadMeter::begin(load, now));
+        Some(load.note(self.work.since(work), since, now))
     }
 }
 
@@ -151,13 +192,17 @@ mod tests {
         let load = |index| Load::new(Arc::default(), Arc::clone(&busy), index);
         let (one, other) = (load(0), load(1));
         let (since, now) = (Time::ZERO, Time::from_nanos(2 * STANDBY_NS));
-        assert!(!one.note(2 * MUCH, 0, since, now));
-        assert!(!other.note(2 * MUCH - 1, 0, since, now));
-        assert!(other.note(2 * MUCH, 0, since, now));
-        assert!(one.note(2 * MUCH, 0, since, now));
+        let moved = |bytes| Work {
+            bytes,
+            ..Work::default()
+        };
+        assert!(!one.note(moved(2 * MUCH), since, now));
+        assert!(!other.note(moved(2 * MUCH - 1), since, now));
+        assert!(other.note(moved(2 * MUCH), since, now));
+        assert!(one.note(moved(2 * MUCH), since, now));
         other.note_quiet();
-        assert!(!one.note(2 * MUCH, 0, since, now));
-        assert!(!one.note(0, 0, since, since));
+        assert!(!one.note(moved(2 * MUCH), since, now));
+        assert!(!one.note(moved(0), since, since));
     }
 
     #[test]
@@ -165,7 +210,40 @@ mod tests {
         let load = Load::new(Arc::default(), BusyShards::default(), 0);
         let (since, now) = (Time::ZERO, Time::from_nanos(2 * STANDBY_NS));
         let much = 2 * MUCH_SENT;
-        assert!(!load.note(much, much - 1, since, now));
-        assert!(load.note(much, much, since, now));
+        let sent = |sent, posts| Work {
+            bytes: much,
+            sent,
+            posts,
+        };
+        assert!(!load.note(sent(much - 1, 0), since, now));
+        assert!(load.note(sent(much, 0), since, now));
+        assert!(load.note(sent(much, much / LONG_POST), since, now));
+        assert!(!load.note(sent(much, much / LONG_POST + 1), since, now));
+    }
+
+    /// The progress thread of a shard that sent 4 KiB messages took over, and halved their rate.
+    #[test]
+    fn short_messages_and_shared_memory_are_left_to_the_program() {
+        let window = |length: u64, local: bool| {
+            let counters = Arc::new(Counters::default());
+            let load = Load::new(Arc::clone(&counters), BusyShards::default(), 0);
+            let mut meter = LoadMeter::begin(&load, Time::ZERO);
+            let send = || {
+                for _ in 0..10 * MUCH_SENT / length {
+                    load.count_post();
+                    counters.add(Counter::SentBytes, length);
+                    counters.add(Counter::LocalSentBytes, if local { length } else { 0 });
+                }
+            };
+            send();
+            let end = Time::from_nanos(WINDOW_NS);
+            let begins = meter.measure(&load, WINDOW_NS, end);
+            send();
+            let goes_on = meter.goes_on(&load, WINDOW_NS, end.after_nanos(WINDOW_NS));
+            [begins, goes_on]
+        };
+        assert_eq!(window(64 << 10, false), [Some(true); 2]);
+        assert_eq!(window(64 << 10, true), [Some(false); 2]);
+        assert_eq!(window(4 << 10, false), [Some(false); 2]);
     }
 }

@@ -271,6 +271,9 @@ impl Shard {
         self.polls.begin_call();
         let mut core = self.lock_soon();
         let (result, sends) = work(core.adapter(), now);
+        if sends {
+            self.load.count_post();
+        }
         self.quiet_polls.store(0, Ordering::Relaxed);
         if !self.is_stopped() {
             let mut process = self.process(now);
