@@ -209,6 +209,14 @@ impl Core {
         }
     }
 
+    /// Returns true if a thread sends, and no packets are assembled for it yet.
+    pub(crate) fn wants_packets(&self) -> bool {
+        match self {
+            Core::Roce(core) => core.is_sending() && !core.has_prepared(),
+            Core::Iwarp(_) => false,
+        }
+    }
+
     #[inline]
     pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
         match self {

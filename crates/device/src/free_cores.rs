@@ -12,6 +12,18 @@ use ferroce_roce::Time;
 /// Time for which an answer is used again: reading the kernel's count takes 2 us.
 const VALID_NS: u64 = 1_000_000;
 
+/// Variable with the number of processors that threads of Ferroce assume, instead of those that
+/// the process may use.
+const VARIABLE: &str = "FERROCE_PROCESSORS";
+
+/// Returns the number of processors that the current thread may use.
+pub(crate) fn processors() -> usize {
+    let chosen = std::env::var(VARIABLE).ok();
+    let chosen = chosen.and_then(|number| number.parse().ok());
+    let allowed = || std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+    chosen.unwrap_or_else(allowed)
+}
+
 /// The count of threads that run or are ready to run, beside the processors that this
 /// thread may use.
 #[derive(Debug)]
@@ -27,7 +39,7 @@ pub(crate) struct FreeCores {
 impl FreeCores {
     /// Creates the count for the current thread.
     pub(crate) fn new() -> FreeCores {
-        let allowed = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let allowed = processors();
         FreeCores {
             // With one processor the answer is known.
             loadavg: File::open("/proc/loadavg").ok().filter(|_| allowed > 1),

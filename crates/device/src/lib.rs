@@ -69,6 +69,7 @@
 
 mod adapter;
 mod address;
+mod assistant;
 mod buffer;
 mod busy_shards;
 mod channel;

@@ -19,6 +19,7 @@ use ferroce_roce::Time;
 use ferroce_shard::{Caller, ProgressRule, RECEIVE_BUDGET, STANDBY_NS, Woken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::assistant::Assistant;
 use crate::busy_shards::LoadMeter;
 use crate::clock;
 use crate::free_cores::FreeCores;
@@ -61,6 +62,10 @@ const PEERS: usize = 3;
 /// for longer than a packet takes. Small messages are faster without the second thread.
 const TAKEN_OVER_NS: u64 = 500_000;
 
+/// Time without polls after which a progress thread that does all turns gets an assistant. The
+/// program of a READ's responder makes no call; NCCL pauses for less.
+const UNPOLLED_NS: u64 = 1_000_000;
+
 /// Starts the thread.
 pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
     let _blocked = block_all();
@@ -70,7 +75,7 @@ pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle
         .spawn(move || run(&shard))
 }
 
-fn run(shard: &Shard) {
+fn run(shard: &Arc<Shard>) {
     // The default slack of 50 us would nearly double a standby.
     let _default_slack = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1));
     let wakeup = PollFd::from_borrowed_fd(shard.wakeup(), PollFlags::IN);
@@ -89,6 +94,7 @@ fn run(shard: &Shard) {
         polled_on: 0,
         due: None,
         meter: LoadMeter::default(),
+        assistant: Assistant::new(Arc::clone(shard)),
         policy: SchedPolicy::new(),
     };
     while !shard.is_stopped() {
@@ -121,6 +127,7 @@ struct ProgressThread<'a> {
     /// Time of the next turn, even if a thread of the program waits for an event.
     due: Option<Time>,
     meter: LoadMeter,
+    assistant: Assistant,
     policy: SchedPolicy,
 }
 
@@ -205,10 +212,17 @@ impl ProgressThread<'_> {
             if busy == Some(false) || !self.cores.has_one(now, PEERS - 1) {
                 break;
             }
+            let is_polled = shard.polls.within(now, UNPOLLED_NS);
+            match shard.is_assisted() {
+                true if is_polled => self.assistant.rest(),
+                false if !is_polled && self.cores.has_one(now, PEERS) => self.assistant.work(),
+                _ => {}
+            }
             if turn.is_none_or(|turn| turn.received == 0) {
                 self.await_packet_or_post(self.meter.end_of_window(TAKEN_OVER_NS));
             }
         }
+        self.assistant.rest();
         shard.load.note_quiet();
         shard.take_over(false);
         // A program may have posted just before.

@@ -70,6 +70,8 @@ pub(crate) struct Shard {
     taken_over: AtomicBool,
     /// True while a thread sends without the lock.
     sending: AtomicBool,
+    /// True while a thread assembles packets for a progress thread that does all turns.
+    assisted: AtomicBool,
     /// True if a program posted, after the last turn of a progress thread that does all.
     posted: AtomicBool,
     pub(crate) load: Load,
@@ -235,6 +237,7 @@ impl Shard {
             quiet_polls: AtomicU32::new(0),
             taken_over: AtomicBool::new(false),
             sending: AtomicBool::new(false),
+            assisted: AtomicBool::new(false),
             posted: AtomicBool::new(false),
             load,
             stopped: AtomicBool::new(false),
@@ -517,6 +520,27 @@ impl Shard {
         let mut core = self.lock();
         core.prepare_batches(begins);
         self.taken_over.store(begins, Ordering::Relaxed);
+    }
+
+    /// Returns true while a thread assembles packets for the progress thread.
+    pub(crate) fn is_assisted(&self) -> bool {
+        self.assisted.load(Ordering::Relaxed)
+    }
+
+    /// Begins or ends the time in which a thread assembles packets for the progress thread.
+    pub(crate) fn set_assisted(&self, assisted: bool) {
+        self.assisted.store(assisted, Ordering::Relaxed);
+    }
+
+    /// While the progress thread sends, receives and assembles its next packets.
+    pub(crate) fn assist(&self) {
+        if self.sending.load(Ordering::Relaxed)
+            && let Some(core) = self.try_lock()
+            && core.wants_packets()
+        {
+            let _core = self.turn(core, clock::now(), Caller::Stream);
+        }
+        core::hint::spin_loop();
     }
 
     /// Returns true if a program posted since the last call.

@@ -1,6 +1,5 @@
 //! The number of a device's shards, and their engines.
 
-use core::num::NonZero;
 use std::sync::Arc;
 
 use ferroce_control::LinkInfo;
@@ -9,6 +8,7 @@ use ferroce_roce::{Config, Counters, Engine, Regions};
 
 use crate::device::port_mtu;
 use crate::error::Error;
+use crate::free_cores::processors;
 
 /// Processors for each shard: its thread, the program's, and those of a peer.
 const PROCESSORS_PER_SHARD: usize = 4;
@@ -19,7 +19,6 @@ const MOST_SHARDS: usize = 4;
 pub(crate) fn wanted_shards() -> u8 {
     let chosen = std::env::var("FERROCE_SHARDS").ok();
     let chosen = chosen.and_then(|number| number.parse().ok());
-    let processors = || std::thread::available_parallelism().map_or(1, NonZero::get);
     chosen
         .unwrap_or_else(|| (processors() / PROCESSORS_PER_SHARD).min(MOST_SHARDS) as u8)
         .clamp(1, ferroce_control::MAX_SHARDS)
