@@ -2,17 +2,16 @@
 //!
 //! [`sample`] reads the state through ferroced, as `ferroce stat` and `rdma resource` do.
 //! [`tables`] makes rows of two samples. [`screen`] holds selection, sorting and filter, handles
-//! keys and returns lines of text; it does no I/O. [`terminal`] is the terminal.
+//! keys and draws with ratatui's widgets; it does no I/O. ratatui writes to the terminal and reads
+//! keys from it.
 //!
 //! A thread takes the samples: a program that is stopped answers late, and keys must work
 //! meanwhile.
 
-mod keys;
 mod sample;
 mod screen;
 mod table;
 mod tables;
-mod terminal;
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +20,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::explain;
 use crate::link::show::link_name;
 use sample::Sample;
 use screen::{Action, Screen};
-use terminal::Terminal;
 
 /// Watch links, programs and queue pairs on a screen
 #[derive(Debug, Args)]
@@ -92,31 +92,47 @@ impl TopArgs {
         let samples = Samples::start(link, Duration::from_secs_f64(self.interval))?;
         let mut screen = Screen::new(self.filter.unwrap_or_default());
         screen.update(first);
-        let mut terminal = Terminal::enter()?;
-        loop {
-            let (columns, lines) = terminal.size();
-            terminal.draw(&screen.lines(columns, lines))?;
-            match wait(&signals, &samples.wakeup)? {
-                Wake::Ended => return Ok(()),
-                Wake::Sample => {
-                    rustix::io::read(&samples.wakeup, &mut [0; 64])?;
-                    for sample in samples.receiver.try_iter() {
-                        match sample {
-                            Ok(sample) => screen.update(sample),
-                            Err(error) => screen.note(format!("{error:#}")),
-                        }
+        let mut terminal = ratatui::try_init().context("the terminal")?;
+        let shown = show(&mut terminal, &mut screen, &samples, &signals);
+        // An error is printed on the former screen.
+        ratatui::restore();
+        shown
+    }
+}
+
+/// Draws the screen after each sample and key until the user or a signal ends it.
+fn show(
+    terminal: &mut DefaultTerminal,
+    screen: &mut Screen,
+    samples: &Samples,
+    signals: &OwnedFd,
+) -> Result<()> {
+    loop {
+        terminal.draw(|frame| screen.draw(frame))?;
+        match wait(signals, &samples.wakeup)? {
+            Wake::Ended => return Ok(()),
+            Wake::Sample => {
+                rustix::io::read(&samples.wakeup, &mut [0; 64])?;
+                for sample in samples.receiver.try_iter() {
+                    match sample {
+                        Ok(sample) => screen.update(sample),
+                        Err(error) => screen.note(format!("{error:#}")),
                     }
                 }
-                Wake::Keys => {
-                    for key in terminal.read_keys()? {
-                        match screen.press(key) {
-                            Action::None => {}
-                            Action::Quit => return Ok(()),
-                            Action::Explain { pid, qpn } => {
-                                let story = explain::story_of(qpn, pid);
-                                let story = story.unwrap_or_else(|error| format!("{error:#}"));
-                                screen.explain(&story);
-                            }
+            }
+            Wake::Input => {
+                while event::poll(Duration::ZERO)? {
+                    // A change of the size needs no more than the next frame.
+                    let Event::Key(key) = event::read()? else {
+                        continue;
+                    };
+                    match screen.press(key) {
+                        Action::None => {}
+                        Action::Quit => return Ok(()),
+                        Action::Explain { pid, qpn } => {
+                            let story = explain::story_of(qpn, pid);
+                            let story = story.unwrap_or_else(|error| format!("{error:#}"));
+                            screen.explain(&story);
                         }
                     }
                 }
@@ -130,7 +146,8 @@ enum Wake {
     /// A signal ends the command.
     Ended,
     Sample,
-    Keys,
+    /// A key, or another size of the terminal, which SIGWINCH announces.
+    Input,
 }
 
 fn wait(signals: &OwnedFd, wakeup: &OwnedFd) -> Result<Wake> {
@@ -139,13 +156,14 @@ fn wait(signals: &OwnedFd, wakeup: &OwnedFd) -> Result<Wake> {
     loop {
         let mut polled = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         match poll(&mut polled, None) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return Ok(Wake::Input),
             Err(error) => return Err(error.into()),
         }
-        let [ended, keys, sampled] = polled.map(|fd| !fd.revents().is_empty());
-        match (ended, keys, sampled) {
+        let [ended, input, sampled] = polled.map(|fd| !fd.revents().is_empty());
+        match (ended, input, sampled) {
             (true, ..) => return Ok(Wake::Ended),
-            (_, true, _) => return Ok(Wake::Keys),
+            (_, true, _) => return Ok(Wake::Input),
             (.., true) => return Ok(Wake::Sample),
             _ => {}
         }

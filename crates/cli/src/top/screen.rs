@@ -1,13 +1,16 @@
-//! The screen: selection, order, filter, and the lines that show them.
+//! The screen: selection, order, filter, and the widgets that show them.
 
-use super::keys::Key;
+use ratatui::Frame;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::{Line, Text};
+use ratatui::widgets::{self, Paragraph, Table, TableState, Wrap};
+
 use super::sample::Sample;
 use super::table::{Column, Row};
 use super::tables::{History, View};
-use super::terminal::{Line, Style};
 
-/// Lines above the rows: title, summary, column titles.
-const HEADER: usize = 3;
 const KEYS: &str = " q quit  tab view  </> sort  r reverse  / filter  e explain  up/down select";
 const KEYS_OF_STORY: &str = " up/down scroll  escape back  q quit";
 
@@ -99,10 +102,14 @@ impl Screen {
         }
     }
 
-    pub(super) fn press(&mut self, key: Key) -> Action {
-        if key == Key::Interrupt {
-            return Action::Quit;
+    pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => Action::Quit,
+                _ => Action::None,
+            };
         }
+        let key = key.code;
         match &mut self.mode {
             Mode::Table => self.press_in_table(key),
             Mode::Filter => {
@@ -112,14 +119,14 @@ impl Screen {
             Mode::Story { lines, top, .. } => {
                 let end = lines.len().saturating_sub(1);
                 match key {
-                    Key::Char('q') => return Action::Quit,
-                    Key::Escape | Key::Enter | Key::Char('e') => self.mode = Mode::Table,
-                    Key::Up | Key::Char('k') => *top = top.saturating_sub(1),
-                    Key::Down | Key::Char('j') => *top = (*top + 1).min(end),
-                    Key::PageUp => *top = top.saturating_sub(self.page),
-                    Key::PageDown | Key::Char(' ') => *top = (*top + self.page).min(end),
-                    Key::Home => *top = 0,
-                    Key::End => *top = end,
+                    KeyCode::Char('q') => return Action::Quit,
+                    KeyCode::Esc | KeyCode::Enter | KeyCode::Char('e') => self.mode = Mode::Table,
+                    KeyCode::Up | KeyCode::Char('k') => *top = top.saturating_sub(1),
+                    KeyCode::Down | KeyCode::Char('j') => *top = (*top + 1).min(end),
+                    KeyCode::PageUp => *top = top.saturating_sub(self.page),
+                    KeyCode::PageDown | KeyCode::Char(' ') => *top = (*top + self.page).min(end),
+                    KeyCode::Home => *top = 0,
+                    KeyCode::End => *top = end,
                     _ => {}
                 }
                 Action::None
@@ -127,50 +134,50 @@ impl Screen {
         }
     }
 
-    fn press_in_table(&mut self, key: Key) -> Action {
+    fn press_in_table(&mut self, key: KeyCode) -> Action {
         let page = self.page as isize;
         let columns = self.place().view.columns().len();
         match key {
-            Key::Char('q') => return Action::Quit,
-            Key::Tab => self.at = (self.at + 1) % self.places.len(),
-            Key::Char(digit @ '1'..='3') => self.at = digit as usize - '1' as usize,
-            Key::Up | Key::Char('k') => self.select(-1),
-            Key::Down | Key::Char('j') => self.select(1),
-            Key::PageUp => self.select(-page),
-            Key::PageDown | Key::Char(' ') => self.select(page),
-            Key::Home => self.select(isize::MIN),
-            Key::End => self.select(isize::MAX),
-            Key::Char('<') => {
+            KeyCode::Char('q') => return Action::Quit,
+            KeyCode::Tab => self.at = (self.at + 1) % self.places.len(),
+            KeyCode::Char(digit @ '1'..='3') => self.at = digit as usize - '1' as usize,
+            KeyCode::Up | KeyCode::Char('k') => self.select(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.select(1),
+            KeyCode::PageUp => self.select(-page),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.select(page),
+            KeyCode::Home => self.select(isize::MIN),
+            KeyCode::End => self.select(isize::MAX),
+            KeyCode::Char('<') => {
                 let place = self.place_mut();
                 place.order = place.order.checked_sub(1).unwrap_or(columns - 1);
             }
-            Key::Char('>') => {
+            KeyCode::Char('>') => {
                 let place = self.place_mut();
                 place.order = (place.order + 1) % columns;
             }
-            Key::Char('r') => {
+            KeyCode::Char('r') => {
                 let place = self.place_mut();
                 place.descending = !place.descending;
             }
-            Key::Char('/') => self.mode = Mode::Filter,
-            Key::Escape => self.filter.clear(),
-            Key::Char('e') | Key::Enter => return self.begin_story(),
+            KeyCode::Char('/') => self.mode = Mode::Filter,
+            KeyCode::Esc => self.filter.clear(),
+            KeyCode::Char('e') | KeyCode::Enter => return self.begin_story(),
             _ => {}
         }
         Action::None
     }
 
-    fn type_filter(&mut self, key: Key) {
+    fn type_filter(&mut self, key: KeyCode) {
         match key {
-            Key::Enter => self.mode = Mode::Table,
-            Key::Escape => {
+            KeyCode::Enter => self.mode = Mode::Table,
+            KeyCode::Esc => {
                 self.filter.clear();
                 self.mode = Mode::Table;
             }
-            Key::Backspace => {
+            KeyCode::Backspace => {
                 self.filter.pop();
             }
-            Key::Char(typed) => self.filter.push(typed),
+            KeyCode::Char(typed) => self.filter.push(typed),
             _ => {}
         }
     }
@@ -240,40 +247,40 @@ impl Screen {
         self.place_mut().selected = Some(rows[to].key.clone());
     }
 
-    /// Returns the lines of a screen of this size.
-    pub(super) fn lines(&mut self, width: usize, height: usize) -> Vec<Line> {
-        self.page = height.saturating_sub(HEADER + 1).max(1);
-        let mut lines = vec![self.title(), self.summary()];
-        let keys = match &self.mode {
-            Mode::Story {
-                title,
-                lines: story,
-                top,
-            } => {
-                lines.push(line(format!(" {title}"), Style::Bold));
-                let wrapped = story.iter().skip(*top).flat_map(|text| wrap(text, width));
-                lines.extend(wrapped.take(self.page).map(|text| line(text, Style::Plain)));
+    /// Draws the screen.
+    pub(super) fn draw(&mut self, frame: &mut Frame<'_>) {
+        let parts = [1, 1, 0, 1].map(|height| match height {
+            0 => Constraint::Fill(1),
+            height => Constraint::Length(height),
+        });
+        let [title, summary, body, keys] = Layout::vertical(parts).areas(frame.area());
+        // One line of the body has the titles of the columns, or the name of the queue pair.
+        self.page = usize::from(body.height.saturating_sub(1)).max(1);
+        frame.render_widget(self.title(), title);
+        frame.render_widget(self.summary(), summary);
+        let help = match &self.mode {
+            Mode::Story { title, lines, top } => {
+                let heads = [Constraint::Length(1), Constraint::Fill(1)];
+                let [head, story] = Layout::vertical(heads).areas(body);
+                frame.render_widget(Line::from(format!(" {title}")).bold(), head);
+                let text =
+                    Text::from_iter(lines[(*top).min(lines.len())..].iter().map(String::as_str));
+                frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), story);
                 KEYS_OF_STORY.to_owned()
             }
             Mode::Filter => {
-                self.table(width, &mut lines);
+                self.table(frame, body);
                 format!(" filter: {}_", self.filter)
             }
             Mode::Table => {
-                self.table(width, &mut lines);
+                self.table(frame, body);
                 KEYS.to_owned()
             }
         };
-        lines.truncate(height.saturating_sub(1));
-        lines.resize(height.saturating_sub(1), line(String::new(), Style::Plain));
-        lines.push(line(keys, Style::Dim));
-        for line in &mut lines {
-            line.text = fitted(&line.text, width, false);
-        }
-        lines
+        frame.render_widget(Line::from(help).dim(), keys);
     }
 
-    fn title(&self) -> Line {
+    fn title(&self) -> Line<'static> {
         let views = self.places.iter().enumerate().map(|(at, place)| {
             let name = place.view.title();
             match at == self.at {
@@ -285,16 +292,16 @@ impl Screen {
         if !self.filter.is_empty() {
             text += &format!("  filter: {}", self.filter);
         }
-        line(text, Style::Bold)
+        Line::from(text).bold()
     }
 
     /// Returns the counts, or the message that is to be shown.
-    fn summary(&self) -> Line {
+    fn summary(&self) -> Line<'static> {
         if let Some(note) = &self.note {
-            return line(format!(" {note}"), Style::Red);
+            return Line::from(format!(" {note}")).red();
         }
         let Some(last) = self.history.last() else {
-            return line(String::new(), Style::Plain);
+            return Line::default();
         };
         let failed = last.qps.iter().filter(|of| of.qp.state == "ERR").count();
         let count = |count: usize, name: &str| match count {
@@ -317,34 +324,41 @@ impl Screen {
         for link in faulty {
             text += &format!("; faults on {}: {}", link.info.name, link.info.faults);
         }
-        line(text, Style::Plain)
+        Line::from(text)
     }
 
-    /// Adds the column titles and the rows.
-    fn table(&mut self, width: usize, lines: &mut Vec<Line>) {
+    /// Draws the titles of the columns and the rows.
+    fn table(&mut self, frame: &mut Frame<'_>, area: Rect) {
         let rows = self.rows();
         let selected = self.selected_of(&rows);
-        let page = self.page;
-        let place = self.place_mut();
-        if let Some(at) = selected {
-            let lowest = (at + 1).saturating_sub(page);
-            place.top = place.top.clamp(lowest, at);
-        }
-        let (top, order, descending) = (place.top, place.order, place.descending);
-        let shown = shown_columns(place.view.columns(), width);
-        let title = shown.iter().map(|&(at, column)| {
-            let mark = match (at == order, descending) {
+        let place = self.place();
+        let shown = shown_columns(place.view.columns(), area.width.into());
+        let titles = shown.iter().map(|&(at, column)| {
+            let mark = match (at == place.order, place.descending) {
                 (true, true) => "v",
                 (true, false) => "^",
                 _ => "",
             };
-            fitted(
-                &format!("{mark}{}", column.title),
-                column.width,
-                column.is_number,
-            )
+            cell(format!("{mark}{}", column.title), column)
         });
-        lines.push(line(joined(title), Style::Bold));
+        let lines = rows.iter().map(|row| {
+            let cells = shown
+                .iter()
+                .map(|&(at, column)| cell(row.cells[at].text.clone(), column));
+            let line = widgets::Row::new(cells);
+            if row.is_bad { line.red() } else { line }
+        });
+        let widths = shown
+            .iter()
+            .map(|(_, column)| Constraint::Length(column.width as u16));
+        let table = Table::new(lines, widths)
+            .header(widgets::Row::new(titles).bold())
+            .row_highlight_style(Style::new().reversed());
+        let mut state = TableState::new()
+            .with_offset(place.top)
+            .with_selected(selected);
+        frame.render_stateful_widget(table, area, &mut state);
+        self.place_mut().top = state.offset();
         if rows.is_empty() {
             let name = self.place().view.title();
             let text = match self.filter.is_empty() {
@@ -354,28 +368,19 @@ impl Screen {
                     self.filter
                 ),
             };
-            lines.push(line(text, Style::Plain));
-        }
-        for (at, row) in rows.iter().enumerate().skip(top).take(page) {
-            let cells = shown
-                .iter()
-                .map(|&(at, column)| fitted(&row.cells[at].text, column.width, column.is_number));
-            let style = match (Some(at) == selected, row.is_bad) {
-                (true, _) => Style::Reverse,
-                (_, true) => Style::Red,
-                _ => Style::Plain,
-            };
-            lines.push(line(joined(cells), style));
+            let below = area.offset(ratatui::layout::Offset { x: 0, y: 1 });
+            frame.render_widget(Line::from(text), below.intersection(area));
         }
     }
 }
 
-fn line(text: String, style: Style) -> Line {
-    Line { text, style }
-}
-
-fn joined(cells: impl Iterator<Item = String>) -> String {
-    cells.collect::<Vec<_>>().join(" ")
+/// Returns a cell; numbers are aligned to the right.
+fn cell(text: String, column: Column) -> widgets::Cell<'static> {
+    let line = Line::from(fitted(text, column.width));
+    widgets::Cell::from(match column.is_number {
+        true => line.right_aligned(),
+        false => line,
+    })
 }
 
 /// Returns the columns that fit, with their indices. Room that is left widens the first text
@@ -403,38 +408,14 @@ fn shown_columns(columns: &[Column], width: usize) -> Vec<(usize, Column)> {
     shown
 }
 
-/// Returns text with exactly this width. Text that is too long ends with `~`.
-fn fitted(text: &str, width: usize, right: bool) -> String {
-    let printable = text.chars().map(|c| if c.is_control() { '?' } else { c });
-    let text: String = printable.collect();
-    if text.chars().count() > width {
-        let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-        return format!("{kept}~");
+/// Marks text that is too long with `~` at its end.
+fn fitted(mut text: String, width: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(width) {
+        text.truncate(end);
+        text.pop();
+        text.push('~');
     }
-    match right {
-        true => format!("{text:>width$}"),
-        false => format!("{text:<width$}"),
-    }
-}
-
-/// Breaks a line at spaces; the parts after the first are indented.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    let start = text.len() - text.trim_start().len();
-    lines[0].push_str(&text[..start]);
-    for word in text.split_whitespace() {
-        let last = lines.last_mut().expect("never empty");
-        let length = last.chars().count();
-        if length > start && length + 1 + word.chars().count() > width {
-            lines.push(format!("{:indent$}{word}", "", indent = start + 2));
-            continue;
-        }
-        if !last.trim().is_empty() {
-            last.push(' ');
-        }
-        last.push_str(word);
-    }
-    lines
+    text
 }
 
 #[cfg(test)]
