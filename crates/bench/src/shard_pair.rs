@@ -63,14 +63,14 @@ impl<const TAPS: bool> Process for BenchProcess<'_, TAPS> {
 
     #[inline]
     fn received(&mut self, datagram: &Datagram<'_>, _: Received, _: &[(u32, Decision)]) {
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = &mut self.recorder {
             recorder.received(datagram, |_| true);
         }
     }
 
     #[inline]
     fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
-        if let Some(recorder) = &self.recorder {
+        if let Some(recorder) = &mut self.recorder {
             recorder.predicted(run, segment, packets);
         }
     }
@@ -215,11 +215,7 @@ impl<const TAPS: bool> ShardSide<TAPS> {
         let journal = &self.journal;
         let process = BenchProcess {
             memory: &self.ends.arena,
-            recorder: self.records.then_some(Recorder {
-                journal,
-                now,
-                in_memory: false,
-            }),
+            recorder: self.records.then(|| Recorder::new(journal, now, false)),
         };
         (&mut self.core, process)
     }

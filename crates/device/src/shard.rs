@@ -114,7 +114,7 @@ impl ThisProcess<'_> {
     /// Sets the time of the packets that the recorder writes next.
     fn set_time(&mut self, now: Time) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.now = now;
+            recorder.set_time(now);
         }
     }
 }
@@ -145,7 +145,7 @@ impl ferroce_shard::Process for ThisProcess<'_> {
         decisions: &[(u32, Decision)],
     ) {
         let is_plain = decisions.is_empty() && result == Received::Accepted && self.fate.is_empty();
-        match &self.recorder {
+        match &mut self.recorder {
             Some(recorder) if is_plain && !self.captures => {
                 recorder.received(datagram, |qpn| self.events.has_qp(qpn));
             }
@@ -171,7 +171,7 @@ impl ferroce_shard::Process for ThisProcess<'_> {
 
     #[inline]
     fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
-        match &self.recorder {
+        match &mut self.recorder {
             Some(recorder) if !self.captures && self.fate.is_empty() => {
                 recorder.predicted(run, segment, packets);
             }

@@ -85,10 +85,9 @@ impl Taps {
     /// Returns the flight recorder for a call at this time; none if it is off.
     #[inline]
     pub(crate) fn recorder(&self, now: Time) -> Option<Recorder<'_>> {
-        self.recording().map(|journal| Recorder {
-            journal,
-            now,
-            in_memory: self.records_memory.load(Ordering::Relaxed),
+        self.recording().map(|journal| {
+            let in_memory = self.records_memory.load(Ordering::Relaxed);
+            Recorder::new(journal, now, in_memory)
         })
     }
 

@@ -5,8 +5,9 @@
 //! costs about 20 ns: less than 1 % of a message over UDP, and several per cent of one through
 //! shared memory, whose packets are therefore left out unless the user wants them.
 
-use ferroce_roce::{Batch, Datagram, IpId, Run, Time};
-use ferroce_trace::{Direction, JournalWriter, PacketRecord, PathRecord, Record};
+use ferroce_roce::{Batch, Datagram, IpId, Run, Time, TxPacket};
+use ferroce_trace::{Direction, JournalWriter, PacketRecord, PathRecord, QpRing};
+use ferroce_wire::Opcode;
 
 /// The first of the UDP ports that RoCE sends from.
 const DYNAMIC_PORTS: u16 = 0xc000;
@@ -16,31 +17,48 @@ const UD: u8 = 3;
 /// A journal, during one call into a core.
 #[derive(Copy, Clone, Debug)]
 pub struct Recorder<'a> {
-    /// The journal.
-    pub journal: &'a JournalWriter,
-    /// The time of the call.
-    pub now: Time,
-    /// True if packets through shared memory are recorded, too.
-    pub in_memory: bool,
+    journal: &'a JournalWriter,
+    time_ns: u64,
+    in_memory: bool,
+    /// The queue pair of the last packet that was received, and its ring: packets of one call are
+    /// mostly of one queue pair.
+    last: Option<(u32, QpRing<'a>)>,
 }
 
-impl Recorder<'_> {
+impl<'a> Recorder<'a> {
+    /// Begins a call at a time. Packets through shared memory are left out, unless `in_memory`.
+    #[inline]
+    pub fn new(journal: &'a JournalWriter, now: Time, in_memory: bool) -> Recorder<'a> {
+        Recorder {
+            journal,
+            time_ns: now.as_nanos(),
+            in_memory,
+            last: None,
+        }
+    }
+
+    /// Sets the time of the next packets.
+    #[inline]
+    pub fn set_time(&mut self, now: Time) {
+        self.time_ns = now.as_nanos();
+    }
+
     /// Writes a received packet. `exists` says whether the process has a queue pair.
     #[inline]
-    pub fn received(&self, datagram: &Datagram<'_>, exists: impl FnOnce(u32) -> bool) {
+    pub fn received(&mut self, datagram: &Datagram<'_>, exists: impl FnOnce(u32) -> bool) {
         self.received_run(datagram, datagram.payload.len(), 1, exists);
     }
 
     /// Writes the first `packets` packets of a merged run, which header prediction accepted: they
     /// differ in their PSNs only.
     #[inline]
-    pub fn predicted(&self, run: &Datagram<'_>, segment: usize, packets: usize) {
+    pub fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
         self.received_run(run, segment, packets, |_| true);
     }
 
     #[inline]
     fn received_run(
-        &self,
+        &mut self,
         run: &Datagram<'_>,
         segment: usize,
         packets: usize,
@@ -53,21 +71,41 @@ impl Recorder<'_> {
             return;
         };
         let qpn = u32::from_be_bytes([0, a, b, c]);
-        if opcode >> 5 == UD {
-            let path = received_path(run);
-            return self.datagram(Direction::Received, qpn, &path, run.payload, exists);
-        }
         let packet = PacketRecord {
-            time_ns: self.now.as_nanos(),
+            time_ns: self.time_ns,
             direction: Direction::Received,
-            qpn,
             length: segment,
             packets,
             bytes: run.payload,
-            captured: segment,
+            captured: Opcode::from_byte(opcode).map_or(0, Opcode::header_len),
         };
-        self.journal
-            .packet(&packet, || received_path(run), || exists(qpn));
+        let ring = match self.last {
+            Some((last, ring)) if last == qpn => Some(ring),
+            _ => self.find(qpn, run, exists),
+        };
+        let Some(ring) = ring else {
+            return;
+        };
+        match opcode >> 5 == UD {
+            true => received_datagram(ring, packet, run),
+            false => ring.packet(&packet),
+        }
+    }
+
+    /// Finds the ring of a queue pair that received a packet.
+    #[inline(never)]
+    fn find(
+        &mut self,
+        qpn: u32,
+        run: &Datagram<'_>,
+        exists: impl FnOnce(u32) -> bool,
+    ) -> Option<QpRing<'a>> {
+        let path = || received_path(run);
+        let ring = self
+            .journal
+            .ring(qpn, Direction::Received, path, || exists(qpn))?;
+        self.last = Some((qpn, ring));
+        Some(ring)
     }
 
     /// Writes the packets of a run that will be sent. `bytes` are the assembled packets.
@@ -76,58 +114,73 @@ impl Recorder<'_> {
         if run.path.in_memory && !self.in_memory {
             return;
         }
-        let path = || PathRecord {
-            source: run.path.flow.source,
-            destination: run.path.flow.destination,
-            source_port: run.path.flow.source_port,
-            traffic_class: run.path.traffic_class,
-            hop_limit: run.path.hop_limit,
-        };
         if bytes.first().is_some_and(|opcode| opcode >> 5 == UD) {
-            let qpns = batch.entries(run).iter().map(|packet| packet.qpn());
-            for (qpn, packet) in qpns.zip(bytes.chunks(run.segment)) {
-                self.datagram(Direction::Sent, qpn, &path(), packet, |_| true);
-            }
-            return;
+            return self.assembled_datagrams(batch, run);
         }
+        let mut last = None;
         for packet in batch.entries(run) {
-            let record = PacketRecord {
-                time_ns: self.now.as_nanos(),
-                direction: Direction::Sent,
-                qpn: packet.qpn(),
-                length: packet.wire_len(),
-                packets: packet.packets(),
-                bytes: packet.header_buffer(),
-                captured: packet.header().len(),
-            };
-            self.journal.packet(&record, path, || true);
+            if let Some(ring) = self.sender_ring(&mut last, packet.qpn(), run) {
+                ring.packet(&self.sent(packet));
+            }
         }
     }
 
-    /// Writes a datagram: its queue pair has many peers.
-    #[cold]
-    fn datagram(
+    #[inline(never)]
+    fn assembled_datagrams(&self, batch: &Batch, run: &Run) {
+        let (path, mut last) = (sent_path(run), None);
+        for packet in batch.entries(run) {
+            if let Some(ring) = self.sender_ring(&mut last, packet.qpn(), run) {
+                ring.datagram(&self.sent(packet), &path);
+            }
+        }
+    }
+
+    /// Returns the ring of a queue pair that sends: mostly that of the packet before.
+    #[inline(always)]
+    fn sender_ring(
         &self,
-        direction: Direction,
+        last: &mut Option<(u32, QpRing<'a>)>,
         qpn: u32,
-        path: &PathRecord,
-        packet: &[u8],
-        exists: impl FnOnce(u32) -> bool,
-    ) {
-        let record = Record {
-            time_ns: self.now.as_nanos(),
-            direction,
-            qpn,
-            source: path.source,
-            destination: path.destination,
-            source_port: path.source_port,
-            traffic_class: path.traffic_class,
-            hop_limit: path.hop_limit,
-            length: packet.len() as u32,
-            bytes: packet,
-            ..Record::default()
-        };
-        self.journal.record(&record, || exists(qpn));
+        run: &Run,
+    ) -> Option<QpRing<'a>> {
+        if let Some((last, ring)) = *last
+            && last == qpn
+        {
+            return Some(ring);
+        }
+        let path = || sent_path(run);
+        let ring = self.journal.ring(qpn, Direction::Sent, path, || true)?;
+        *last = Some((qpn, ring));
+        Some(ring)
+    }
+
+    #[inline(always)]
+    fn sent<'p>(&self, packet: &'p TxPacket) -> PacketRecord<'p> {
+        PacketRecord {
+            time_ns: self.time_ns,
+            direction: Direction::Sent,
+            length: packet.wire_len(),
+            packets: packet.packets(),
+            bytes: packet.header_buffer(),
+            captured: packet.header().len(),
+        }
+    }
+}
+
+/// Writes a datagram that was received.
+#[inline(never)]
+fn received_datagram(ring: QpRing<'_>, packet: PacketRecord<'_>, datagram: &Datagram<'_>) {
+    ring.datagram(&packet, &received_path(datagram));
+}
+
+/// Returns the addresses of packets that are sent.
+fn sent_path(run: &Run) -> PathRecord {
+    PathRecord {
+        source: run.path.flow.source,
+        destination: run.path.flow.destination,
+        source_port: run.path.flow.source_port,
+        traffic_class: run.path.traffic_class,
+        hop_limit: run.path.hop_limit,
     }
 }
 

@@ -9,6 +9,7 @@
 //! out cells that were overwritten meanwhile.
 
 mod cell;
+mod qp_ring;
 mod reader;
 mod writer;
 
@@ -18,6 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::file;
 
 pub use cell::{PacketRecord, PathRecord};
+pub use qp_ring::QpRing;
 pub use reader::{JournalReader, QpStory};
 pub use writer::JournalWriter;
 

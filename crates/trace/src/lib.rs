@@ -22,7 +22,7 @@ mod record;
 mod ring;
 
 pub use journal::{
-    JournalFile, JournalReader, JournalWriter, PacketRecord, PathRecord, QpStory, STORY,
+    JournalFile, JournalReader, JournalWriter, PacketRecord, PathRecord, QpRing, QpStory, STORY,
 };
 pub use record::{Direction, HEADER_LEN, Record};
 pub use ring::{Filter, RingFile, RingReader, RingWriter};

@@ -34,15 +34,13 @@ pub struct PacketRecord<'a> {
     pub time_ns: u64,
     /// The direction; not [`Direction::None`].
     pub direction: Direction,
-    /// Number of the program's queue pair.
-    pub qpn: u32,
     /// Bytes of each packet, from the BTH to the ICRC.
     pub length: usize,
     /// Number of packets.
     pub packets: usize,
     /// The first packet, or the beginning of it. Bytes behind it are ignored.
     pub bytes: &'a [u8],
-    /// Bytes of it to record, at most 48. All headers of a packet of a connection are shorter.
+    /// Bytes of its headers, at most 48. All headers of a packet of a connection are shorter.
     pub captured: usize,
 }
 
@@ -150,23 +148,21 @@ impl PathRecord {
     }
 }
 
-/// Returns the first 48 bytes of a packet as words.
+/// Returns the first 48 bytes of a packet as words; bytes that are missing are 0.
 #[inline]
 pub(super) fn data_words(bytes: &[u8]) -> [u64; DATA / 8] {
-    // Fixed lengths compile to a few loads: of most packets, and of ACKs.
+    // A fixed length compiles to a few loads.
     if let Some(long) = bytes.first_chunk::<DATA>() {
         return words(long);
     }
     let mut padded = [0; DATA];
-    match <&[u8; 20]>::try_from(bytes) {
-        Ok(ack) => padded[..20].copy_from_slice(ack),
-        Err(_) => padded[..bytes.len()].copy_from_slice(bytes),
-    }
+    padded[..bytes.len()].copy_from_slice(bytes);
     words(&padded)
 }
 
-#[inline]
-fn words(bytes: &[u8; DATA]) -> [u64; DATA / 8] {
+/// Returns the first `8 * N` bytes as words.
+#[inline(always)]
+pub(super) fn words<const N: usize>(bytes: &[u8]) -> [u64; N] {
     core::array::from_fn(|i| {
         let word = bytes[8 * i..].first_chunk().expect("eight bytes");
         u64::from_ne_bytes(*word)

@@ -24,13 +24,15 @@ fn write(writer: &JournalWriter, qpn: u32, psn: u32, packets: usize, time_ns: u6
     let packet = PacketRecord {
         time_ns,
         direction: Direction::Sent,
-        qpn,
         length: 1044,
         packets,
         bytes: &bytes,
         captured: bytes.len(),
     };
-    writer.packet(&packet, path, || true);
+    let ring = writer.ring(qpn, packet.direction, path, || true);
+    if let Some(ring) = ring {
+        ring.packet(&packet);
+    }
 }
 
 fn stories(file: &JournalFile) -> Vec<QpStory> {
@@ -91,13 +93,13 @@ fn short_packets_and_texts_are_read_as_they_were_written() {
         let packet = PacketRecord {
             time_ns: 1,
             direction: Direction::Received,
-            qpn: 7,
             length: bytes.len(),
             packets: 1,
             bytes,
             captured: bytes.len(),
         };
-        writer.packet(&packet, path, || true);
+        let ring = writer.ring(7, packet.direction, path, || true);
+        ring.unwrap().packet(&packet);
     }
     let text = "ä".repeat(300);
     for text in ["dropped: no receive posted", &text] {
@@ -206,16 +208,8 @@ fn new_queue_pair_with_an_old_number_has_a_story_of_its_own() {
 #[test]
 fn packets_to_unknown_queue_pairs_take_no_ring() {
     let (file, writer) = journal();
-    let packet = PacketRecord {
-        time_ns: 0,
-        direction: Direction::Received,
-        qpn: 7,
-        length: 20,
-        packets: 1,
-        bytes: &[0; 20],
-        captured: 20,
-    };
-    writer.packet(&packet, path, || false);
+    let ring = writer.ring(7, Direction::Received, path, || false);
+    assert!(ring.is_none());
     assert!(file.is_empty());
 }
 
@@ -227,7 +221,6 @@ fn queue_pair_with_another_peer_has_another_path() {
     let packet = PacketRecord {
         time_ns: 2,
         direction: Direction::Sent,
-        qpn: 7,
         length: 20,
         packets: 1,
         bytes: &[0; 20],
@@ -237,7 +230,8 @@ fn queue_pair_with_another_peer_has_another_path() {
         destination: [10, 0, 0, 9].into(),
         ..path()
     };
-    writer.packet(&packet, || other, || true);
+    let ring = writer.ring(7, packet.direction, || other, || true);
+    ring.unwrap().packet(&packet);
     let stories = stories(&file);
     let last = stories[0].records().next_back().unwrap();
     assert_eq!(last.destination, other.destination);
@@ -291,4 +285,37 @@ fn reader_survives_any_contents() {
         }
         let _no_panic = stories(&file);
     }
+}
+
+#[test]
+fn datagram_has_the_addresses_of_its_own_peer() {
+    let (file, writer) = journal();
+    let other = PathRecord {
+        destination: "2001:db8::9".parse().unwrap(),
+        source: "2001:db8::1".parse().unwrap(),
+        ..path()
+    };
+    let peers = [path(), other, path()];
+    for (time_ns, peer) in (1..).zip(&peers) {
+        let packet = PacketRecord {
+            time_ns,
+            direction: Direction::Sent,
+            length: 100,
+            packets: 1,
+            bytes: &[5; 60],
+            captured: 20,
+        };
+        let ring = writer.ring(7, packet.direction, || *peer, || true);
+        ring.unwrap().datagram(&packet, peer);
+    }
+    let stories = stories(&file);
+    let seen: Vec<_> = stories[0]
+        .records()
+        .map(|r| (r.time_ns, r.source, r.destination, r.bytes.len()))
+        .collect();
+    let expected: Vec<_> = (1..)
+        .zip(&peers)
+        .map(|(time, peer)| (time, peer.source, peer.destination, 20))
+        .collect();
+    assert_eq!(seen, expected);
 }

@@ -5,10 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::cell::{DATA, Head, MAX_MORE, PacketRecord, PathRecord, WORDS, data_words};
+use super::cell::{DATA, Head, MAX_MORE, PathRecord, WORDS, data_words};
+use super::qp_ring::{QpRing, path_of};
 use super::{
-    CELL, CELLS, COUNT, FAILED, FRONT, IN_USE, JournalFile, PATHS, QPN, RING, RING_FRONT, RINGS,
-    SIZE, SPARE_RINGS, WRITTEN, cell, front,
+    CELL, COUNT, FAILED, FRONT, IN_USE, JournalFile, PATHS, QPN, RINGS, SIZE, SPARE_RINGS, WRITTEN,
+    cell, front,
 };
 use crate::mapping::Mapping;
 use crate::record::{Direction, Record};
@@ -78,44 +79,26 @@ impl JournalWriter {
         Ok(())
     }
 
-    /// Writes a packet of a connection. The first one of a queue pair and direction asks `path`
-    /// for its addresses, and `exists` whether the program has the queue pair at all.
+    /// Returns the ring for packets of a queue pair in one direction; none if they are not recorded.
+    /// The first call for a queue pair and direction asks `path` for the addresses of the peer, and
+    /// `exists` whether the program has the queue pair at all.
     #[inline]
-    pub fn packet(
+    pub fn ring(
         &self,
-        packet: &PacketRecord<'_>,
+        qpn: u32,
+        direction: Direction,
         path: impl FnOnce() -> PathRecord,
         exists: impl FnOnce() -> bool,
-    ) {
-        let knows = knows(packet.direction);
-        let wanted = VALID | knows | u64::from(packet.qpn);
-        let entry = self.entry_of(packet.qpn).load(Ordering::Relaxed);
+    ) -> Option<QpRing<'_>> {
+        let knows = knows(direction);
+        let wanted = VALID | knows | u64::from(qpn);
+        let entry = self.entry_of(qpn).load(Ordering::Relaxed);
         let offset = match entry & (VALID | knows | QPN_BITS) == wanted {
             true => (entry >> OFFSET_SHIFT) as usize,
-            false => self.begin(packet, path, exists),
-        };
-        if offset == NO_OFFSET {
-            return;
-        }
-        let head = Head {
-            direction: packet.direction,
-            length: packet.length as u16,
-            packets: packet.packets as u16,
-            captured: packet.captured.min(DATA) as u8,
-            more: 0,
-            trouble: false,
-            has_path: false,
+            false => self.begin(qpn, direction, path, exists),
         };
         // One check of the bounds: all other indices are constant, or below the number of cells.
-        let ring = self.memory.words::<{ RING / 8 }>(offset);
-        let number = ring[COUNT / 8].load(Ordering::Relaxed);
-        let cell = RING_FRONT / 8 + (number as usize % CELLS) * WORDS;
-        ring[cell].store(packet.time_ns, Ordering::Relaxed);
-        ring[cell + 1].store(head.word(), Ordering::Relaxed);
-        for (index, data) in data_words(packet.bytes).into_iter().enumerate() {
-            ring[cell + 2 + index].store(data, Ordering::Relaxed);
-        }
-        ring[COUNT / 8].store(number.wrapping_add(1), Ordering::Release);
+        (offset != NO_OFFSET).then(|| QpRing(self.memory.words(offset)))
     }
 
     /// Finds the ring of a queue pair, and writes the path of a direction in front of it. Returns the
@@ -123,21 +106,22 @@ impl JournalWriter {
     #[cold]
     fn begin(
         &self,
-        packet: &PacketRecord<'_>,
+        qpn: u32,
+        direction: Direction,
         path: impl FnOnce() -> PathRecord,
         exists: impl FnOnce() -> bool,
     ) -> usize {
-        let Some(ring) = self.find(packet.qpn, exists) else {
+        let Some(ring) = self.find(qpn, exists) else {
             return NO_OFFSET;
         };
         let mut offset = NO_OFFSET;
         if ring < RINGS {
-            self.write_path(ring, packet.direction, &path());
+            self.write_path(ring, direction, &path());
             offset = front(ring);
         }
-        let knows = knows(packet.direction);
-        let entry = self.entry_of(packet.qpn);
-        let (qpn, old) = (u64::from(packet.qpn), entry.load(Ordering::Relaxed));
+        let knows = knows(direction);
+        let entry = self.entry_of(qpn);
+        let (qpn, old) = (u64::from(qpn), entry.load(Ordering::Relaxed));
         let kept = match old & (VALID | QPN_BITS) == VALID | qpn {
             true => old & (KNOWS_SENT | KNOWS_RECEIVED),
             false => 0,
@@ -272,7 +256,7 @@ impl JournalWriter {
     }
 
     fn write_path(&self, ring: usize, direction: Direction, path: &PathRecord) {
-        let offset = front(ring) + PATHS[usize::from(direction != Direction::Sent)];
+        let offset = front(ring) + path_of(direction);
         for (number, word) in path.words().into_iter().enumerate() {
             let at = self.memory.word(offset + number * 8);
             at.store(word, Ordering::Relaxed);
