@@ -2,9 +2,9 @@
 //!
 //! Times vary with the load of a machine; instruction counts do not. Callgrind counts the
 //! instructions of `sender_work` and `receiver_work`, in which all work of the two sides
-//! happens: that of two engines, or of two shards. The counts of shards show the cost of captures
-//! that do not run and of the flight recorder. The engines get the time from a clock that advances by fixed steps, because
-//! callgrind is slow and timers would expire.
+//! happens: that of two engines, or of two shards. The counts of shards show the costs of captures,
+//! of the flight recorder and of faults, off and on. The engines get the time from a clock that
+//! advances by fixed steps, because callgrind is slow and timers would expire.
 
 use std::collections::BTreeMap;
 
@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use ferroce_wire::Mtu;
 
 use crate::pair::Pair;
+use crate::seams::Seam;
 use crate::shard_pair::ShardPair;
 use crate::traffic::{MESSAGES, Op, Setup, Traffic};
 
@@ -39,14 +40,12 @@ enum Part {
     Engine,
     /// A shard without captures and recorder: the compiler has removed them.
     Shard,
-    /// A shard whose captures and recorder are off.
-    TapsOff,
-    /// A shard with the flight recorder.
-    Recorder,
+    /// A shard with captures, recorder and faults, of which at most one is on.
+    Seam(Seam),
 }
 
 /// All workloads.
-pub const WORKLOADS: [Workload; 11] = [
+pub const WORKLOADS: [Workload; 15] = [
     workload("64 B SEND", Op::Send, 64, Mtu::Mtu1024),
     workload("64 KiB WRITE, MTU 1024", Op::Write, 64 << 10, Mtu::Mtu1024),
     workload(
@@ -58,11 +57,15 @@ pub const WORKLOADS: [Workload; 11] = [
     workload("4 KiB WRITE, MTU 4096", Op::Write, 4 << 10, Mtu::Mtu4096),
     workload("64 KiB READ, MTU 1024", Op::Read, 64 << 10, Mtu::Mtu1024),
     small("shard, 64 B SEND, no taps", Part::Shard),
-    small("shard, 64 B SEND, taps off", Part::TapsOff),
-    small("shard, 64 B SEND, recorder", Part::Recorder),
+    small("shard, 64 B SEND, all off", Part::Seam(Seam::Off)),
+    small("shard, 64 B SEND, recorder", Part::Seam(Seam::Recorder)),
+    small("shard, 64 B SEND, capture", Part::Seam(Seam::Capture)),
+    small("shard, 64 B SEND, faults", Part::Seam(Seam::Faults)),
     long("shard, 64 KiB WRITE, no taps", Part::Shard),
-    long("shard, 64 KiB WRITE, taps off", Part::TapsOff),
-    long("shard, 64 KiB WRITE, recorder", Part::Recorder),
+    long("shard, 64 KiB WRITE, all off", Part::Seam(Seam::Off)),
+    long("shard, 64 KiB WRITE, recorder", Part::Seam(Seam::Recorder)),
+    long("shard, 64 KiB WRITE, capture", Part::Seam(Seam::Capture)),
+    long("shard, 64 KiB WRITE, faults", Part::Seam(Seam::Faults)),
 ];
 
 const fn small(name: &'static str, part: Part) -> Workload {
@@ -111,9 +114,8 @@ impl Workload {
                 }
                 ensure!(pair.arrived(traffic), WRONG_BYTES);
             }
-            Part::Shard => run_shards(ShardPair::<false>::new(setup, false)?, traffic)?,
-            Part::TapsOff => run_shards(ShardPair::<true>::new(setup, false)?, traffic)?,
-            Part::Recorder => run_shards(ShardPair::<true>::new(setup, true)?, traffic)?,
+            Part::Shard => run_shards(ShardPair::<false>::new(setup, Seam::Off)?, traffic)?,
+            Part::Seam(seam) => run_shards(ShardPair::<true>::new(setup, seam)?, traffic)?,
         }
         // An exchange is one packet for each of its messages, or one message of as many.
         Ok(EXCHANGES * MESSAGES)
@@ -121,12 +123,12 @@ impl Workload {
 }
 
 fn run_shards<const TAPS: bool>(mut pair: ShardPair<TAPS>, traffic: Traffic) -> Result<()> {
+    pair.use_steps();
     for _ in 0..EXCHANGES {
         pair.exchange(traffic)?;
     }
     ensure!(pair.arrived(traffic), WRONG_BYTES);
-    ensure!(pair.is_recorded()?, "the recorder did not what it should");
-    Ok(())
+    pair.check_seams()
 }
 
 const WRONG_BYTES: &str = "the workload moved the wrong bytes";

@@ -36,6 +36,7 @@ pub mod programs;
 mod report;
 #[cfg(feature = "network")]
 mod role_process;
+mod seams;
 mod shard_pair;
 mod side;
 #[cfg(feature = "network")]

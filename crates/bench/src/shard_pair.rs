@@ -1,7 +1,7 @@
 //! Two connected shards without a network: the engines, and the decisions about their packets.
 //!
-//! Their process has the taps of a program: captures, and the flight recorder. The counts of the
-//! same workload without taps, with taps that are off, and with the recorder show the costs.
+//! Their process has the seams of a program: captures, the flight recorder and faults. The same
+//! workload with each of them off and on shows the costs.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,24 +11,22 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use ferroce_net::{
     Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
     WireSender,
 };
-use ferroce_roce::{
-    Batch, Datagram, Decision, Event, Fault, IpId, Memory, Path, Received, Run, Time,
-};
-use ferroce_shard::{Caller, Core, CreditPage, Process, Recorder};
-use ferroce_trace::{JournalFile, JournalReader, JournalWriter, STORY};
+use ferroce_roce::{Datagram, IpId, Path, Time};
+use ferroce_shard::{Caller, Core, CreditPage};
 
-use crate::arena::Arena;
 use crate::clock::Stopwatch;
 use crate::instructions::{receiver_work, sender_work};
+use crate::seams::{BenchProcess, Seam, Seams};
 use crate::side::{Ends, SLOT};
-use crate::traffic::{MESSAGES, Op, Setup, Traffic};
+use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
 
-/// Two shards that exchange packets in memory. Without `TAPS`, the compiler removes the taps.
+/// Two shards that exchange packets in memory. Without `TAPS`, the compiler removes captures and
+/// recorder.
 pub(crate) struct ShardPair<const TAPS: bool> {
     sender: ShardSide<TAPS>,
     receiver: ShardSide<TAPS>,
@@ -38,60 +36,11 @@ pub(crate) struct ShardPair<const TAPS: bool> {
 struct ShardSide<const TAPS: bool> {
     core: Core<Channel, Arc<CreditPage>>,
     ends: Ends,
-    file: JournalFile,
-    journal: JournalWriter,
-    records: bool,
-}
-
-/// The process of a shard.
-struct BenchProcess<'a, const TAPS: bool> {
-    memory: &'a Arena,
-    recorder: Option<Recorder<'a>>,
-}
-
-impl<const TAPS: bool> Process for BenchProcess<'_, TAPS> {
-    fn memory(&self) -> &dyn Memory {
-        self.memory
-    }
-
-    fn report(&mut self, _: Event) {}
-
-    #[inline]
-    fn observes(&self) -> bool {
-        TAPS && self.recorder.is_some()
-    }
-
-    #[inline]
-    fn received(&mut self, datagram: &Datagram<'_>, _: Received, _: &[(u32, Decision)]) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.received(datagram, |_| true);
-        }
-    }
-
-    #[inline]
-    fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.predicted(run, segment, packets);
-        }
-    }
-
-    #[inline]
-    fn assembled(
-        &mut self,
-        batch: &Batch,
-        run: &Run,
-        bytes: &[u8],
-        _: &[(usize, Fault)],
-        _: &[(usize, String)],
-    ) {
-        if let Some(recorder) = &self.recorder {
-            recorder.assembled(batch, run, bytes);
-        }
-    }
+    seams: Seams,
 }
 
 impl<const TAPS: bool> ShardPair<TAPS> {
-    pub(crate) fn new(setup: Setup, records: bool) -> Result<ShardPair<TAPS>> {
+    pub(crate) fn new(setup: Setup, seam: Seam) -> Result<ShardPair<TAPS>> {
         let runs = [Runs::default(), Runs::default()];
         let page = Arc::<CreditPage>::default();
         let side = |number: u8| -> Result<ShardSide<TAPS>> {
@@ -102,33 +51,31 @@ impl<const TAPS: bool> ShardPair<TAPS> {
                 received: Rc::clone(&runs[usize::from(1 - number)]),
                 sent: Rc::clone(&runs[usize::from(number)]),
             };
-            let file = JournalFile::new().context("journal")?;
             let mut core = Core::new(engine, wire, Arc::clone(&page))?;
-            core.observe(records);
-            Ok(ShardSide {
-                core,
-                ends,
-                journal: JournalWriter::new(&file).context("journal")?,
-                file,
-                records,
-            })
+            let seams = Seams::new(seam)?;
+            core.observe(seams.observes());
+            core.set_faults(Time::ZERO, seams.faults()?.as_ref());
+            Ok(ShardSide { core, ends, seams })
         };
         let (mut a, mut b) = (side(0)?, side(1)?);
         for index in 0..setup.qps {
             a.ends.connect(&mut a.core.engine, index, &b.ends)?;
             b.ends.connect(&mut b.core.engine, index, &a.ends)?;
         }
-        let mut watch = Stopwatch::start();
-        watch.use_steps();
         Ok(ShardPair {
             sender: a,
             receiver: b,
-            watch,
+            watch: Stopwatch::start(),
         })
     }
 
+    /// Counts steps instead of real time from now on.
+    pub(crate) fn use_steps(&mut self) {
+        self.watch.use_steps();
+    }
+
     /// Posts all messages of an exchange, and runs both shards until they complete.
-    pub(crate) fn exchange(&mut self, traffic: Traffic) -> Result<()> {
+    pub(crate) fn exchange(&mut self, traffic: Traffic) -> Result<Cost> {
         let ShardPair {
             sender,
             receiver,
@@ -138,7 +85,8 @@ impl<const TAPS: bool> ShardPair<TAPS> {
             true => 1,
             false => MESSAGES,
         };
-        let mut missing = (count, 0);
+        let (mut missing, mut cost) = ((count, 0), Cost::default());
+        watch.lap();
         if traffic.op == Op::Send {
             missing.1 = count;
             receiver_work(|| {
@@ -146,20 +94,27 @@ impl<const TAPS: bool> ShardPair<TAPS> {
                 let mut messages = 0..count;
                 messages.try_for_each(|m| receiver.ends.post_recv(engine, watch.now(), 0, m))
             })?;
+            cost.receiver += watch.lap();
         }
         sender_work(|| {
             let mut messages = 0..count;
             messages.try_for_each(|m| sender.post(watch.now(), m, traffic, &receiver.ends))
         })?;
+        cost.sender += watch.lap();
         for turn in 0.. {
             if missing == (0, 0) {
                 break;
             }
             ensure!(turn < 10_000, "{missing:?} completions are missing");
             missing.1 -= receiver_work(|| receiver.poll(watch.now()))?;
+            cost.receiver += watch.lap();
             missing.0 -= sender_work(|| sender.poll(watch.now()))?;
+            cost.sender += watch.lap();
         }
-        Ok(())
+        // Another process would do this.
+        sender.seams.drain();
+        receiver.seams.drain();
+        Ok(cost)
     }
 
     /// Returns true if each message of the last exchange has arrived.
@@ -171,19 +126,10 @@ impl<const TAPS: bool> ShardPair<TAPS> {
         slots.all(|slot| a[slot.clone()] == b[slot])
     }
 
-    /// Returns true if the packets are in the journals of both sides, or none is without the
-    /// recorder.
-    pub(crate) fn is_recorded(&self) -> Result<bool> {
-        let sides = [&self.sender, &self.receiver];
-        let mut counts: Vec<usize> = Vec::new();
-        for side in sides {
-            let stories = JournalReader::new(&side.file)?.stories();
-            counts.push(stories.iter().map(|story| story.records().count()).sum());
-        }
-        Ok(match self.sender.records {
-            true => counts == [STORY, STORY],
-            false => counts == [0, 0],
-        })
+    /// Checks that packets were recorded and captured exactly if they should be.
+    pub(crate) fn check_seams(&self) -> Result<()> {
+        self.sender.seams.check()?;
+        self.receiver.seams.check()
     }
 }
 
@@ -212,11 +158,7 @@ impl<const TAPS: bool> ShardSide<TAPS> {
         &mut self,
         now: Time,
     ) -> (&mut Core<Channel, Arc<CreditPage>>, BenchProcess<'_, TAPS>) {
-        let journal = &self.journal;
-        let process = BenchProcess {
-            memory: &self.ends.arena,
-            recorder: self.records.then(|| Recorder::new(journal, now, false)),
-        };
+        let process = self.seams.process(&self.ends.arena, now);
         (&mut self.core, process)
     }
 }

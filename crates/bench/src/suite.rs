@@ -9,6 +9,8 @@ use crate::comparison::{Figures, Part, measure_alternately, median};
 use crate::heap::{Heap, bytes_per_qp};
 use crate::pair::Pair;
 use crate::report::{Goal, Row};
+use crate::seams::Seam;
+use crate::shard_pair::ShardPair;
 use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
 
 /// The length of a measurement.
@@ -224,6 +226,76 @@ fn many_against_one(
         against: Some((name, figures.against, figures.ratio)),
         goal,
     })
+}
+
+/// Measures a shard with captures, the flight recorder or faults against one with all of them off,
+/// and that against one from which the compiler has removed captures and recorder.
+pub fn seams(effort: Effort) -> Result<Vec<Row>> {
+    let mtu = Mtu::Mtu1024;
+    let setup = Setup { mtu, ..ONE };
+    let mut rows = Vec::new();
+    for (name, traffic) in [
+        ("64 B SEND", traffic(Op::Send, SMALL, MESSAGES)),
+        (
+            "packet of a 64 KiB WRITE",
+            traffic(Op::Write, MESSAGES * mtu.bytes(), MESSAGES),
+        ),
+    ] {
+        let bare = ShardPair::<false>::new(setup, Seam::Off)?;
+        let what = format!("{name}, shard, all off");
+        rows.extend(beside_shard(
+            effort,
+            what,
+            traffic,
+            Seam::Off,
+            ("no taps", bare),
+        )?);
+        for (seam, word) in [
+            (Seam::Recorder, "recorder"),
+            (Seam::Capture, "capture"),
+            (Seam::Faults, "faults that hit nothing"),
+        ] {
+            let off = ShardPair::<true>::new(setup, Seam::Off)?;
+            let what = format!("{name}, shard, {word}");
+            rows.extend(beside_shard(effort, what, traffic, seam, ("all off", off))?);
+        }
+    }
+    Ok(rows)
+}
+
+/// Measures a shard with a seam against another shard.
+fn beside_shard<const TAPS: bool>(
+    effort: Effort,
+    what: String,
+    traffic: Traffic,
+    seam: Seam,
+    (name, mut other): (&'static str, ShardPair<TAPS>),
+) -> Result<Vec<Row>> {
+    let mtu = Mtu::Mtu1024;
+    let mut pair = ShardPair::<true>::new(Setup { mtu, ..ONE }, seam)?;
+    let figures = measure_alternately(
+        effort.rounds,
+        effort.exchanges,
+        || pair.exchange(traffic),
+        || other.exchange(traffic),
+        [SENDER, RECEIVER],
+    )?;
+    ensure!(
+        pair.arrived(traffic) && other.arrived(traffic),
+        "the benchmark moved the wrong bytes"
+    );
+    pair.check_seams()?;
+    let row = |(side, figures): (&'static str, Figures)| Row {
+        what: what.clone(),
+        side,
+        value: figures.ns,
+        fastest: Some(figures.fastest),
+        unit: "ns",
+        against: Some((name, figures.against, figures.ratio)),
+        goal: None,
+    };
+    let sides = ["sender", "receiver"].into_iter().zip(figures);
+    Ok(sides.map(row).collect())
 }
 
 /// Measures each stage of the work on each side.

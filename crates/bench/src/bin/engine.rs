@@ -44,6 +44,7 @@ EXAMPLES
   cargo xtask bench engine --quick              fewer rounds
   cargo xtask bench engine --csv > engine.csv   for a spreadsheet
   cargo xtask bench engine --only write         one part
+  cargo xtask bench engine --only seams         cost of captures, recorder and faults
   cargo xtask bench engine --only stages        time of each stage
   valgrind --tool=callgrind target/release/engine --only send --rounds 2
                                                 instructions of each function
@@ -53,7 +54,8 @@ OUTPUT
   fastest 10 %    the same in the fastest tenth of the rounds, as on an idle
                   machine
   compared with   the reference: copying and checksumming the same bytes once,
-                  or the same traffic over one queue pair
+                  the same traffic over one queue pair, or through a shard without
+                  captures, recorder and faults
   ratio           cost divided by the reference; median over the rounds
   verdict         ok or MISSED if there is a goal
 
@@ -74,6 +76,8 @@ enum Part {
     Many,
     /// Memory of an idle queue pair.
     Memory,
+    /// Captures, the flight recorder and faults of a shard, off and on.
+    Seams,
     /// Time of each stage; only measured with `--only stages`.
     Stages,
 }
@@ -117,6 +121,7 @@ fn main() -> Result<()> {
                 Part::Send => suite::small(effort, HEAP),
                 Part::Many => suite::many(effort, cli.qps),
                 Part::Memory => suite::memory(HEAP),
+                Part::Seams => suite::seams(effort),
                 Part::Stages => suite::stages(effort, cli.qps),
             }?);
         }
