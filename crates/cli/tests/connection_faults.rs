@@ -109,3 +109,72 @@ fn programs_survive_the_scenario_of_a_bad_cable() {
         std::fs::remove_file(&file).expect("the scenario");
     });
 }
+
+/// Runs `ucmatose` at both ends of a connection on a port. Prints what each of them says once `last`
+/// has ended, and ends the other.
+fn ucmatose(port: u16, last: &str) -> String {
+    format!(
+        "said=$(mktemp -d); cd $said
+        ucmatose -p {port} >server 2>&1 & server=$!
+        until rdma resource show cm_id | grep -q 'LISTEN.*:{port} '; do
+            kill -0 $server || exit 1
+        done
+        ucmatose -p {port} -s 127.0.0.1 >client 2>&1 & client=$!
+        wait {last}
+        kill $server $client 2>/dev/null
+        wait
+        grep -H . server client
+        rm -r $said"
+    )
+}
+
+#[test]
+fn step_that_is_unanswered_for_good_is_unreachable() {
+    with_libraries("step_that_is_unanswered_for_good_is_unreachable", || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        // -110 is -ETIMEDOUT.
+        let unreachable = "RDMA_CM_EVENT_UNREACHABLE, error: -110";
+        // The server has ended by then: the next REQ finds a connection that is gone.
+        let stale = "RDMA_CM_EVENT_REJECTED, error: 10";
+        // The connection manager gives up after 15 retries: 70 to 80 s, for all steps at once. These
+        // are the events that server and client may see; one of them, if there are any.
+        let steps = [
+            // No request arrives: the server knows nothing of it.
+            ("drop REQ", "$client", [&[][..], &[unreachable]]),
+            (
+                "drop REP",
+                "$server $client",
+                [&[unreachable], &[unreachable, stale]],
+            ),
+            // The client has its answer, and is connected.
+            ("drop RTU", "$server", [&[unreachable], &[]]),
+        ];
+        let runs = (7201..).zip(steps).map(|(port, (fault, last, events))| {
+            let child = Command::new(FERROCE)
+                .args(["run", "--faults", fault, "--", "sh", "-c"])
+                .arg(ucmatose(port, last))
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn();
+            (fault, events, child.expect("ferroce starts"))
+        });
+        let runs: Vec<_> = runs.collect();
+        for (fault, events, child) in runs {
+            let output = child.wait_with_output().expect("it ends");
+            let said = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            for (end, allowed) in ["server", "client"].into_iter().zip(events) {
+                let mut lines = said.lines();
+                let prefix = format!("{end}:cmatose: event: ");
+                let event = lines.find_map(|line| line.strip_prefix(&prefix));
+                let is_right = match event {
+                    Some(event) => allowed.contains(&event),
+                    None => allowed.is_empty(),
+                };
+                assert!(is_right, "{fault}: {end}: {event:?}: {said}{errors}");
+            }
+        }
+    });
+}
