@@ -19,7 +19,7 @@ use ferroce_roce::{
 };
 use ferroce_shard::{Recorder, received_path};
 use ferroce_trace::{Direction, JournalFile, JournalWriter, Record, RingWriter};
-use ferroce_wire::{MAX_HEADER_LEN, Packet, Psn};
+use ferroce_wire::{MAX_HEADER_LEN, Opcode, Packet, Psn};
 
 use crate::clock;
 use crate::streams::{Segment, Way};
@@ -412,9 +412,10 @@ impl State {
         };
         let text = core::mem::take(&mut self.text);
         if let Some(journal) = journal {
+            let opcode = packet.bytes.first().copied().and_then(Opcode::from_byte);
             let record = Record {
                 text: &text,
-                ..record(usize::MAX)
+                ..record(opcode.map_or(usize::MAX, Opcode::header_len))
             };
             journal.record(&record, || true);
         }

@@ -2,7 +2,7 @@
 //!
 //! A packet of a connection, or a uniform run of packets, is one cell of 64 bytes: the time of the
 //! call, the length and the headers. No lock is taken, no clock is read and no text is made. That
-//! costs about 20 ns: less than 1 % of a message over UDP, and several per cent of one through
+//! costs 3 to 8 ns: less than 1 % of a message over UDP, and several per cent of one through
 //! shared memory, whose packets are therefore left out unless the user wants them.
 
 use ferroce_roce::{Batch, Datagram, IpId, Run, Time, TxPacket};
@@ -196,5 +196,67 @@ pub fn received_path(datagram: &Datagram<'_>) -> PathRecord {
         },
         traffic_class: datagram.traffic_class,
         hop_limit: datagram.hop_limit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ferroce_trace::{JournalFile, JournalReader};
+
+    use super::*;
+
+    /// Returns a packet with 64 bytes of payload.
+    fn packet(opcode: u8, qpn: u8, psn: u8) -> Vec<u8> {
+        let mut packet = vec![opcode, 0, 0xff, 0xff, 0, 0, 0, qpn, 0, 0, 0, psn];
+        packet.resize(12 + 64 + 4, 0xee);
+        packet
+    }
+
+    fn datagram(payload: &[u8], source: [u8; 4]) -> Datagram<'_> {
+        Datagram {
+            source: source.into(),
+            destination: [10, 0, 0, 9].into(),
+            source_port: 0xc123,
+            traffic_class: 0,
+            hop_limit: 64,
+            ip_id: IpId::UNSEEN,
+            payload,
+        }
+    }
+
+    #[test]
+    fn headers_are_recorded_and_payload_is_not() {
+        let file = JournalFile::new().expect("memory");
+        let journal = JournalWriter::new(&file).expect("memory");
+        let mut recorder = Recorder::new(&journal, Time::from_nanos(5), false);
+        // RC SEND_ONLY; RC WRITE_MIDDLE, two packets in one buffer; RC ACKNOWLEDGE; UD SEND_ONLY
+        // from two peers.
+        recorder.received(&datagram(&packet(4, 7, 1), [10, 0, 0, 1]), |_| true);
+        let run = [packet(7, 7, 2), packet(7, 7, 3)].concat();
+        recorder.predicted(&datagram(&run, [10, 0, 0, 1]), 80, 2);
+        recorder.received(&datagram(&packet(17, 7, 9), [10, 0, 0, 1]), |_| true);
+        for peer in [1, 2, 1] {
+            recorder.received(&datagram(&packet(100, 8, peer), [10, 0, 0, peer]), |_| true);
+        }
+        recorder.received(&datagram(&packet(4, 9, 1), [10, 0, 0, 1]), |_| false);
+        let stories = JournalReader::new(&file).expect("memory").stories();
+        let seen: Vec<Vec<_>> = stories
+            .iter()
+            .map(|story| {
+                let records = story.records();
+                let facts = records.map(|r| (r.bytes[0], r.bytes[11], r.bytes.len(), r.length));
+                facts.collect()
+            })
+            .collect();
+        let rc = vec![
+            (4, 1, 12, 80),
+            (7, 2, 12, 80),
+            (7, 3, 12, 80),
+            (17, 9, 16, 80),
+        ];
+        let ud = vec![(100, 1, 20, 80), (100, 2, 20, 80), (100, 1, 20, 80)];
+        assert_eq!(seen, [rc, ud]);
+        let sources: Vec<_> = stories[1].records().map(|r| r.source.to_string()).collect();
+        assert_eq!(sources, ["10.0.0.1", "10.0.0.2", "10.0.0.1"]);
     }
 }
