@@ -78,7 +78,7 @@ FAULTS
     blackhole BYTES, slow completions 5ms, rnr 10%, nak access|invalid|operation 1%,
     drop|duplicate|corrupt|delay|nak ... the 3rd ACK, every 10th packet, the 2nd to 5th SEND,
     reject the 1st REQ, qp error, cq overrun, srq limit, port down, gid removed, device fatal,
-    fail VERB [N] ERRNO
+    reset the 3rd SEND (links of type siw), fail VERB [N] ERRNO
     of packets: in, out, qp N (their destination), peer ADDRESS, rc, uc, ud, xrc, and a kind:
       packet, request, ACK, NAK, SEND, WRITE, READ, RESPONSE, ATOMIC, CNP, an opcode such as
       SEND_ONLY, or of the connection manager: CM, REQ, REP, RTU, REJ, MRA, DREQ, DREP
@@ -212,8 +212,12 @@ impl RunArgs {
             });
         }
         let plan = self.faults.plan()?;
-        if let (Some(plan), Some("siw")) = (&plan, self.options.kind.as_deref()) {
-            plan.check_for_streams().map_err(anyhow::Error::msg)?;
+        if let (Some(plan), Some(kind)) = (&plan, self.options.kind.as_deref()) {
+            let checked = match kind {
+                "siw" => plan.check_for_streams(),
+                _ => plan.check_for_packets(),
+            };
+            checked.map_err(anyhow::Error::msg)?;
         }
         start(&self.options, program, arguments, plan)
     }

@@ -296,9 +296,9 @@ fn faults_that_tcp_does_not_have_are_refused_on_a_siw_link() {
         let program = ["ibv_rc_pingpong", "-d", "siw0"];
         // For all programs of the link, for one that sees siw links only, and for any other.
         for (fault, arguments) in [
-            ("partition", &["link", "set", "siw0", "faults"][..]),
+            ("corrupt 1%", &["link", "set", "siw0", "faults"][..]),
             ("loss 1%", &["run", "--type", "siw", "--faults"]),
-            ("delay 2ms", &["run", "--faults"]),
+            ("delay out 2ms", &["run", "--faults"]),
         ] {
             let mut line = [arguments, &[fault]].concat();
             if arguments[0] == "run" {

@@ -185,11 +185,11 @@ impl Links {
         let Some(link) = self.by_index_mut(index) else {
             return Ok(None);
         };
-        if link.info.is_iwarp()
-            && let Err(message) = plan.check_for_streams()
-        {
-            return Err(Refusal::new(libc::EOPNOTSUPP, message));
-        }
+        let checked = match link.info.is_iwarp() {
+            true => plan.check_for_streams(),
+            false => plan.check_for_packets(),
+        };
+        checked.map_err(|message| Refusal::new(libc::EOPNOTSUPP, message))?;
         if link.info.faults == faults {
             return Ok(None);
         }

@@ -119,8 +119,7 @@ impl Core {
     pub(crate) fn set_faults(&mut self, now: Time, faults: Option<&Faults>) {
         match self {
             Core::Roce(core) => core.set_faults(now, faults),
-            // They are refused before (`faults::check`).
-            Core::Iwarp(_) => {}
+            Core::Iwarp(core) => core.set_faults(faults),
         }
     }
 

@@ -146,12 +146,17 @@ pub fn report() -> Vec<String> {
     lines.collect()
 }
 
-/// Refuses a link of type siw for a program with faults that are not possible there.
+/// Refuses a link for a program with faults that are not possible there.
 pub(crate) fn check(link: &LinkInfo) -> Result<(), Error> {
-    let Some(process) = of_process().filter(|_| link.is_iwarp()) else {
+    let Some(process) = of_process() else {
         return Ok(());
     };
-    process.faults.plan.check_for_streams().map_err(|why| {
+    let plan = &process.faults.plan;
+    let checked = match link.is_iwarp() {
+        true => plan.check_for_streams(),
+        false => plan.check_for_packets(),
+    };
+    checked.map_err(|why| {
         say(&format!("{}: {why}", link.name));
         Error::Verbs(VerbsError::NotSupported(why))
     })

@@ -10,6 +10,7 @@
 //!   delay 2ms [jitter 1ms]                               delay the 1st REP 2s
 //!   rate 100mbit [queue 50ms]   partition   blackhole 1500   slow completions 5ms
 //!   rnr 20%     nak access|invalid|operation the 2nd ACK     reject the 1st REQ
+//!   reset the 3rd SEND (type siw)
 //!   qp error | cq overrun | srq limit | port down | gid removed | device fatal
 //!   fail VERB [N] ERRNO
 //!
@@ -39,7 +40,7 @@ pub struct ParseError {
 }
 
 const HEADS: &str = "loss, drop, duplicate, corrupt, reorder, delay, rate, partition, blackhole, \
-     slow completions, rnr, nak, reject, qp error, cq overrun, srq limit, port down, gid removed, \
+     slow completions, rnr, nak, reject, reset, qp error, cq overrun, srq limit, port down, gid removed, \
      device fatal, fail, seed";
 const OPTIONS: &str = "in, out, qp N, peer ADDRESS, rc, uc, ud, xrc, a kind of packets (packet, \
      request, ACK, NAK, SEND, WRITE, READ, RESPONSE, ATOMIC, CNP, CM, REQ, REP, RTU, DREQ, DREP, \
@@ -152,6 +153,7 @@ impl<'a> Parser<'a> {
             "rnr" => Effect::Answer(Answer::Rnr),
             "nak" => Effect::Answer(self.nak()?),
             "reject" => Effect::Reject,
+            "reset" => Effect::Reset,
             "qp" => self.event("error", EventKind::QpError)?,
             "cq" => self.event("overrun", EventKind::CqOverrun)?,
             "srq" => self.event("limit", EventKind::SrqLimit)?,

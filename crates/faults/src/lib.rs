@@ -45,6 +45,7 @@ pub use held::Held;
 pub use plan::{Answer, Effect, EventKind, Plan, Rule, Trigger, Window};
 pub use selector::{CmMessage, Direction, PacketKind, Select};
 pub use verbs::{VERBS, VerbFaults, is_verb};
+pub use weather::streams::StreamFate;
 pub use weather::{Provoked, Weather};
 pub use words::with_ending;
 

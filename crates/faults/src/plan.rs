@@ -116,6 +116,8 @@ pub enum Effect {
     Answer(Answer),
     /// The connection manager gets a rejection in place of an answer.
     Reject,
+    /// The TCP connection of an iWARP stream is reset.
+    Reset,
     /// Something happens, once.
     Event(EventKind),
     /// A verb fails.

@@ -1,5 +1,7 @@
 //! The weather: decides the fate of packets, one after the other.
 
+pub(crate) mod streams;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -207,7 +209,8 @@ impl Weather {
                     fate.rejected = true;
                     fate.lose()
                 }
-                Effect::Event(_) | Effect::Fail { .. } => false,
+                // `reset` is refused where packets have no connection.
+                Effect::Reset | Effect::Event(_) | Effect::Fail { .. } => false,
             };
             if changed || matches!(rule.effect, Effect::Rate { .. }) {
                 fate.rules |= 1 << index;

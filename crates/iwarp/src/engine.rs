@@ -283,6 +283,22 @@ impl Engine {
         }
     }
 
+    /// Resets the connection of a queue pair because a fault says so.
+    pub fn provoke_reset(&mut self, now: Time, qpn: u32) {
+        self.cx.now = now;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.stream_lost(&mut self.cx, "reset by a fault that is in force");
+        }
+    }
+
+    /// Fails a queue pair because a fault says so.
+    pub fn provoke_failure(&mut self, now: Time, qpn: u32) {
+        self.cx.now = now;
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.provoke(&mut self.cx);
+        }
+    }
+
     /// Returns a queue pair that may have bytes to send.
     pub fn poll_ready(&mut self) -> Option<u32> {
         loop {

@@ -14,6 +14,7 @@
 //! | [`delivery`] | ends segments and delivers their messages |
 //! | [`complete`] | completes work requests, and flushes them |
 //! | [`start`] | sends the first messages so that siw reads them |
+//! | [`provoke`] | fails on demand |
 //! | [`close`] | ends the stream: in order, by TERMINATE, or by a reset |
 
 mod close;
@@ -24,6 +25,7 @@ mod inbound;
 mod modify;
 mod placement;
 mod post;
+mod provoke;
 mod requester;
 mod responder;
 mod segment;

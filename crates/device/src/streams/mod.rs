@@ -12,6 +12,7 @@
 //! The core decides nothing about the protocol. It reads ready sockets, sends the output of
 //! ready queue pairs, and carries out the events of streams.
 
+mod faults;
 mod io;
 mod observe;
 mod tap;
@@ -35,6 +36,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
 use crate::fork::NotForChildren;
+use faults::StreamFaults;
 pub(crate) use observe::Observer;
 use tap::StreamTap;
 pub(crate) use tap::{Segment, Way};
@@ -128,6 +130,8 @@ pub(crate) struct StreamCore {
     is_observed: bool,
     /// Sent bytes, for captures.
     copied: Vec<u8>,
+    /// The faults; none unless some are in force.
+    faults: Option<Box<StreamFaults>>,
 }
 
 impl core::fmt::Debug for StreamCore {
@@ -162,6 +166,7 @@ impl StreamCore {
             has_ready: false,
             is_observed: false,
             copied: Vec::new(),
+            faults: None,
         })
     }
 
@@ -235,6 +240,10 @@ impl StreamCore {
         self.begin_tap(process, qpn);
         if !is_sent {
             self.engine.reset(now, qpn);
+        } else if self.faults.is_some() {
+            // A new stream begins with an FPDU.
+            self.take_in(now, qpn, &received);
+            self.release(now, process);
         } else if !received.is_empty() {
             self.pass(process, qpn, Way::Received, &received);
             self.engine.receive(now, process.memory(), qpn, &received);
@@ -260,6 +269,9 @@ impl StreamCore {
             }
         } else if !self.streams.is_empty() {
             received = self.receive_ready(now, process);
+        }
+        if self.faults.is_some() {
+            self.release(now, process);
         }
         if self.engine.next_timeout().is_some_and(|at| at <= now) {
             self.engine.handle_timeout(now);
@@ -295,6 +307,9 @@ impl StreamCore {
 
     /// Receives what has arrived on a socket, up to [`TURN_BYTES`].
     fn receive(&mut self, now: Time, process: &mut impl Observer, qpn: u32) -> usize {
+        if self.faults.is_some() {
+            return self.receive_late(now, process, qpn);
+        }
         let mut total = 0;
         self.begin_tap(process, qpn);
         while total < TURN_BYTES {
@@ -492,6 +507,7 @@ impl StreamCore {
                         true => tap.reset(Way::Sent, emit),
                         false => tap.end(Way::Sent, emit),
                     });
+                    self.forget_waiting(qpn);
                     if let Some(stream) = self.streams.remove(&qpn) {
                         close(&self.epoll, stream, abort, cause);
                     }
@@ -559,7 +575,10 @@ impl StreamCore {
     pub(crate) fn next_deadline(&self, now: Time) -> Option<Time> {
         match self.has_ready {
             true => Some(now),
-            false => self.engine.next_timeout(),
+            false => {
+                let timeout = self.engine.next_timeout();
+                timeout.into_iter().chain(self.next_due()).min()
+            }
         }
     }
 
