@@ -103,6 +103,12 @@ impl Screen {
     }
 
     pub(super) fn press(&mut self, key: KeyEvent) -> Action {
+        // Escape and a key at once look like the key with Alt.
+        if key.modifiers.contains(KeyModifiers::ALT) {
+            self.press(KeyCode::Esc.into());
+            let modifiers = key.modifiers - KeyModifiers::ALT;
+            return self.press(KeyEvent::new(key.code, modifiers));
+        }
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
                 KeyCode::Char('c') => Action::Quit,

@@ -202,6 +202,13 @@ fn control_c_quits_in_each_mode() {
 }
 
 #[test]
+fn escape_and_a_key_at_once_are_both_pressed() {
+    let mut screen = Screen::new("reader".into());
+    screen.press(KeyEvent::new(KeyCode::Char('/'), KeyModifiers::ALT));
+    assert!(texts(&mut screen)[23].starts_with(" filter: _"));
+}
+
+#[test]
 fn failed_queue_pairs_are_red() {
     let mut screen = Screen::new(String::new());
     let mut bad = qp(0x1_0001, "broken", 0);
