@@ -67,6 +67,7 @@ impl Drop for Assistant {
     }
 }
 
+#[allow(clippy::disallowed_methods)] // this is the runtime: threads sleep here
 fn run(shard: &Shard) {
     while !shard.is_stopped() {
         match shard.is_assisted() {
