@@ -64,9 +64,9 @@ struct Arguments {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The wire between server and client: shared memory, UDP, or first the one and then the
-    /// other
-    #[arg(long, value_enum, default_value_t = Wires::Udp)]
-    wire: Wires,
+    /// other [default: udp; local for recipes, as users have it]
+    #[arg(long, value_enum)]
+    wire: Option<Wires>,
     /// Print the cases without running them
     #[arg(long)]
     list: bool,
@@ -164,14 +164,15 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(true);
     }
+    let wires = arguments.wire.unwrap_or(Wires::Udp).each();
     ensure!(
-        arguments.write.is_none() || arguments.wire.each().len() == 1,
+        arguments.write.is_none() || wires.len() == 1,
         "--write records one run of each case: use it with `--wire local` or `--wire udp`"
     );
     let folder = temporary_folder()?;
     let place = Place::enter(&arguments.ferroce, &folder)?;
     let mut report = Report::default();
-    for wire in arguments.wire.each() {
+    for wire in wires {
         place.choose(*wire)?;
         println!("# wire {}", wire.name());
         let before = place.bytes_in_memory()?;
@@ -264,24 +265,28 @@ fn run_prepared(
         Network::Loopback => Place::enter_loopback(&arguments.ferroce, &folder)?,
         Network::Ethernet => Place::enter_ethernet(&arguments.ferroce, &folder)?,
     };
-    for (recipe, prepared) in recipes {
-        let logs = folder.join(keep_name("recipe", recipe.title));
-        let begun = now();
-        let result = match prepared {
-            Ok(prepared) => recipes::run(&place, prepared, &logs),
-            Err(error) => Err(anyhow!("{error:#}")),
-        };
-        let outcome = match result {
-            Ok(()) => Outcome::Works,
-            Err(error) => {
-                let kept = arguments.keep.join(keep_name("recipe", recipe.title));
-                fs::create_dir_all(&logs)?;
-                keep(&logs, &kept).context("cannot keep the output")?;
-                Outcome::Fails(format!("{error:#}"), kept)
-            }
-        };
-        let name = format!("{} bytes or more over rxe0", recipe.bytes);
-        report.add(recipe.title, &name, outcome, now() - begun);
+    for wire in arguments.wire.unwrap_or(Wires::Local).each() {
+        place.choose(*wire)?;
+        for (recipe, prepared) in recipes {
+            let name = format!("{} {}", wire.name(), recipe.title);
+            let logs = folder.join(keep_name("recipe", &name));
+            let begun = now();
+            let result = match prepared {
+                Ok(prepared) => recipes::run(&place, prepared, *wire, &logs),
+                Err(error) => Err(anyhow!("{error:#}")),
+            };
+            let (line, outcome) = match result {
+                Ok(sent) => (sent.to_string(), Outcome::Works),
+                Err(error) => {
+                    let kept = arguments.keep.join(keep_name("recipe", &name));
+                    fs::create_dir_all(&logs)?;
+                    keep(&logs, &kept).context("cannot keep the output")?;
+                    let line = format!("{} bytes over rxe0, {}", recipe.bytes, wire.name());
+                    (line, Outcome::Fails(format!("{error:#}"), kept))
+                }
+            };
+            report.add(recipe.title, &line, outcome, now() - begun);
+        }
     }
     place.leave().context("a program still uses the link")?;
     fs::remove_dir_all(&folder)?;
