@@ -35,8 +35,8 @@ EXAMPLES
     programs --suites --only libfabric
 
 RECIPES
-    With --wheels, --mpi, --storage or --suites, the recipes of docs/RECIPES.md run instead, as
-    printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
+    With --wheels, --mpi, --storage, --video or --suites, the recipes of docs/RECIPES.md run
+    instead, as printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
     and compilers; the second runs as an ordinary user on a link rxe0, on loopback, or on a veth
     for software that uses no link on loopback. Sources come from Debian's source packages, or from the folder that a
     variable names; the error of a recipe without sources names the variable.
@@ -88,6 +88,9 @@ struct Arguments {
     /// Run the recipes of storage servers
     #[arg(long)]
     storage: bool,
+    /// Run the recipe of LGProxy
+    #[arg(long)]
+    video: bool,
     /// Run the test suites of libfabric, UCX and rdma-core
     #[arg(long)]
     suites: bool,
@@ -124,6 +127,7 @@ impl Arguments {
             (self.wheels, Group::Wheels),
             (self.mpi, Group::Mpi),
             (self.storage, Group::Storage),
+            (self.video, Group::Video),
             (self.suites, Group::Suites),
         ];
         let chosen = all.into_iter().filter(|(chosen, _)| *chosen);
@@ -330,8 +334,8 @@ Each line below is a command that `cargo xtask test` runs and checks. The progra
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. Lines with `FERROCE_TYPE=siw` run over
 iWARP, on links of type siw on the same netdevs. `cargo xtask programs --write docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests, also on type siw: 28 of 171 pass there, 24 with the kernel's siw.
-[RECIPES.md](RECIPES.md) has recipes for software from elsewhere (NCCL, NIXL, Mooncake, Ceph, NFS, Valkey, SPDK, MPI, test suites), which
-`cargo xtask programs --wheels --mpi --storage --suites` runs as printed.
+[RECIPES.md](RECIPES.md) has recipes for software from elsewhere (NCCL, NIXL, Mooncake, Ceph, NFS, Valkey, SPDK, MPI, LGProxy, test suites), which
+`cargo xtask programs --wheels --mpi --storage --video --suites` runs as printed.
 
 These bugs of programs appear with any driver:
 
