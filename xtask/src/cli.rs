@@ -111,7 +111,7 @@ EXAMPLES
   cargo xtask programs --wire both        over UDP and over shared memory; without, over UDP
   cargo xtask programs --write docs/COMPATIBILITY.md
   cargo xtask programs --wheels           the recipes of docs/RECIPES.md for Python packages;
-                                          also --mpi, --storage
+                                          also --mpi, --storage, --video, --suites
   FERROCE_RDMA_CORE=~/rdma-core cargo xtask programs --only pyverbs
                                           with the tests of newer rdma-core sources
   cargo xtask programs -- --help          the runner's own help")]

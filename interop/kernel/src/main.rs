@@ -34,6 +34,7 @@ use clap::Parser;
 use ferroce_harness::{Outcome, Report, keep, keep_name, now};
 
 use crate::case::{Case, Link};
+use crate::cases::Servers;
 use crate::vm::Accelerator;
 
 /// Run Ferroce against the Linux kernel's Soft-RoCE and check the output of both ends.
@@ -43,6 +44,7 @@ EXAMPLES
     interop-kernel --short
     interop-kernel --only ibv_rc_pingpong
     interop-kernel --only NFS                        needs nfs-ganesha, see --ganesha
+    interop-kernel --only nvme                       needs SPDK, see --spdk
     interop-kernel --siw
     interop-kernel --list
     interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
@@ -82,14 +84,8 @@ struct Arguments {
     /// Debian release of the guest's kernel and programs
     #[arg(long, default_value = "bookworm")]
     suite: String,
-    /// Folder of nfs-ganesha, built, for the cases of NFS
-    #[arg(
-        long,
-        value_name = "FOLDER",
-        env = "FERROCE_GANESHA",
-        default_value = "target/recipes/nfs/ganesha"
-    )]
-    ganesha: PathBuf,
+    #[command(flatten)]
+    servers: Servers,
     /// Measure programs in the guest, with the kernel's driver and with Ferroce by turns
     #[arg(long)]
     speed: bool,
@@ -121,7 +117,7 @@ fn main() -> ExitCode {
 
 /// Returns the requested cases, sorted so that cases with the same network are adjacent.
 fn wanted(arguments: &Arguments) -> Vec<Case> {
-    let mut cases = cases::all(&arguments.ganesha);
+    let mut cases = cases::all(&arguments.servers);
     let only = arguments.only.as_deref();
     cases.retain(|case| {
         only.is_none_or(|only| {
@@ -192,15 +188,13 @@ fn inside(arguments: &Arguments) -> Result<bool> {
     let kernel = site.vm.run("uname -r")?;
     drop(site);
     report.summarise();
-    if let Err(why) = cases::nfs::built(&arguments.ganesha)
-        && !arguments.siw
-        && !arguments.short
-        && arguments
-            .only
-            .as_deref()
-            .is_none_or(|only| "NFS".contains(only))
-    {
-        println!("\nSKIPPED        NFS           {why:#}");
+    if !arguments.siw && !arguments.short {
+        let only = arguments.only.as_deref();
+        for (group, why) in arguments.servers.missing() {
+            if only.is_none_or(|only| group.contains(only)) {
+                println!("\nSKIPPED        {group:<13} {why:#}");
+            }
+        }
     }
     if let Some(file) = &arguments.write {
         let head = HEAD.replace("{kernel}", kernel.trim());
@@ -257,6 +251,9 @@ Groups that are not named after a program:
   back and compared, in the guest and in tgt's file.
 - `NFS`: the guest's NFS client mounts an export of nfs-ganesha over RDMA, writes 64 MiB, reads them back and compares. It
   runs if `cargo xtask programs --storage --only NFS` has built nfs-ganesha.
+- `nvme`: the guest's `nvme-rdma` uses a disk of SPDK's target. 32 MiB are written, read back and compared, in the guest
+  and in the target's file. It runs if `FERROCE_SPDK` names a folder in which `cargo xtask programs --storage --only SPDK` has
+  built SPDK.
 
 tshark and `interop/kernel/check_capture.py`, which recomputes the ICRC, check at least one capture of every
 operation.

@@ -35,8 +35,8 @@ EXAMPLES
     programs --suites --only libfabric
 
 RECIPES
-    With --wheels, --mpi, --storage or --suites, the recipes of docs/RECIPES.md run instead, as
-    printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
+    With --wheels, --mpi, --storage, --video or --suites, the recipes of docs/RECIPES.md run
+    instead, as printed. The first block of a recipe installs software in target/recipes, with pip, apt-get
     and compilers; the second runs as an ordinary user on a link rxe0, on loopback, or on a veth
     for software that uses no link on loopback. Sources come from Debian's source packages, or from the folder that a
     variable names; the error of a recipe without sources names the variable.
@@ -64,9 +64,9 @@ struct Arguments {
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The wire between server and client: shared memory, UDP, or first the one and then the
-    /// other
-    #[arg(long, value_enum, default_value_t = Wires::Udp)]
-    wire: Wires,
+    /// other [default: udp; local for recipes, as users have it]
+    #[arg(long, value_enum)]
+    wire: Option<Wires>,
     /// Print the cases without running them
     #[arg(long)]
     list: bool,
@@ -88,6 +88,9 @@ struct Arguments {
     /// Run the recipes of storage servers
     #[arg(long)]
     storage: bool,
+    /// Run the recipe of LGProxy
+    #[arg(long)]
+    video: bool,
     /// Run the test suites of libfabric, UCX and rdma-core
     #[arg(long)]
     suites: bool,
@@ -124,6 +127,7 @@ impl Arguments {
             (self.wheels, Group::Wheels),
             (self.mpi, Group::Mpi),
             (self.storage, Group::Storage),
+            (self.video, Group::Video),
             (self.suites, Group::Suites),
         ];
         let chosen = all.into_iter().filter(|(chosen, _)| *chosen);
@@ -164,14 +168,15 @@ fn try_main(arguments: &Arguments) -> Result<bool> {
         }
         return Ok(true);
     }
+    let wires = arguments.wire.unwrap_or(Wires::Udp).each();
     ensure!(
-        arguments.write.is_none() || arguments.wire.each().len() == 1,
+        arguments.write.is_none() || wires.len() == 1,
         "--write records one run of each case: use it with `--wire local` or `--wire udp`"
     );
     let folder = temporary_folder()?;
     let place = Place::enter(&arguments.ferroce, &folder)?;
     let mut report = Report::default();
-    for wire in arguments.wire.each() {
+    for wire in wires {
         place.choose(*wire)?;
         println!("# wire {}", wire.name());
         let before = place.bytes_in_memory()?;
@@ -264,24 +269,28 @@ fn run_prepared(
         Network::Loopback => Place::enter_loopback(&arguments.ferroce, &folder)?,
         Network::Ethernet => Place::enter_ethernet(&arguments.ferroce, &folder)?,
     };
-    for (recipe, prepared) in recipes {
-        let logs = folder.join(keep_name("recipe", recipe.title));
-        let begun = now();
-        let result = match prepared {
-            Ok(prepared) => recipes::run(&place, prepared, &logs),
-            Err(error) => Err(anyhow!("{error:#}")),
-        };
-        let outcome = match result {
-            Ok(()) => Outcome::Works,
-            Err(error) => {
-                let kept = arguments.keep.join(keep_name("recipe", recipe.title));
-                fs::create_dir_all(&logs)?;
-                keep(&logs, &kept).context("cannot keep the output")?;
-                Outcome::Fails(format!("{error:#}"), kept)
-            }
-        };
-        let name = format!("{} bytes or more over rxe0", recipe.bytes);
-        report.add(recipe.title, &name, outcome, now() - begun);
+    for wire in arguments.wire.unwrap_or(Wires::Local).each() {
+        place.choose(*wire)?;
+        for (recipe, prepared) in recipes {
+            let name = format!("{} {}", wire.name(), recipe.title);
+            let logs = folder.join(keep_name("recipe", &name));
+            let begun = now();
+            let result = match prepared {
+                Ok(prepared) => recipes::run(&place, prepared, *wire, &logs),
+                Err(error) => Err(anyhow!("{error:#}")),
+            };
+            let (line, outcome) = match result {
+                Ok(sent) => (sent.to_string(), Outcome::Works),
+                Err(error) => {
+                    let kept = arguments.keep.join(keep_name("recipe", &name));
+                    fs::create_dir_all(&logs)?;
+                    keep(&logs, &kept).context("cannot keep the output")?;
+                    let line = format!("{} bytes over rxe0, {}", recipe.bytes, wire.name());
+                    (line, Outcome::Fails(format!("{error:#}"), kept))
+                }
+            };
+            report.add(recipe.title, &line, outcome, now() - begun);
+        }
     }
     place.leave().context("a program still uses the link")?;
     fs::remove_dir_all(&folder)?;
@@ -325,8 +334,8 @@ Each line below is a command that `cargo xtask test` runs and checks. The progra
 unmodified. Server and client run on one host, as an ordinary user. `rxe0` is a link on an Ethernet netdev (GID 0 is a
 link-local IPv6 address, 1 an IPv4 and 2 an IPv6 address), `rxe1` a link on loopback. Lines with `FERROCE_TYPE=siw` run over
 iWARP, on links of type siw on the same netdevs. `cargo xtask programs --write docs/COMPATIBILITY.md` writes this file. [PYVERBS.md](PYVERBS.md) lists the results of rdma-core's own Python tests, also on type siw: 28 of 171 pass there, 24 with the kernel's siw.
-[RECIPES.md](RECIPES.md) has recipes for software from elsewhere (NCCL, NIXL, Mooncake, Ceph, NFS, Valkey, SPDK, MPI, test suites), which
-`cargo xtask programs --wheels --mpi --storage --suites` runs as printed.
+[RECIPES.md](RECIPES.md) has recipes for software from elsewhere (NCCL, NIXL, Mooncake, Ceph, NFS, Valkey, SPDK, MPI, LGProxy, test suites), which
+`cargo xtask programs --wheels --mpi --storage --video --suites` runs as printed.
 
 These bugs of programs appear with any driver:
 

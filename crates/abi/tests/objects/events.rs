@@ -258,6 +258,27 @@ fn reset_removes_unpolled_completions() {
     });
 }
 
+/// libfabric closes an endpoint, then polls the queue, and crashes if a completion names the endpoint.
+#[test]
+fn destroyed_queue_pair_leaves_no_completions() {
+    let name = "events::destroyed_queue_pair_leaves_no_completions";
+    with_pair(name, queue, |f| unsafe {
+        let mr = &*f.mr;
+        let [near, far] = connected(mr.pd, f.cqs);
+        let sge = element(mr.addr.cast(), 32, mr.lkey);
+        receive(far, 1, sge);
+        post(near, request(2, IBV_WR_SEND), sge);
+        success(f.cqs[0]);
+        assert_eq!(ibv_destroy_qp(far), 0);
+        assert_eq!(poll_cq(f.cqs[1], &mut [zeros()]), 0);
+
+        // Those of other queue pairs stay.
+        f.send(3, 0);
+        assert_eq!(ibv_destroy_qp(near), 0);
+        assert_eq!(success(f.cqs[1]).wr_id, 3);
+    });
+}
+
 fn extended(context: *mut ibv_context, channel: *mut ibv_comp_channel) -> *mut ibv_cq {
     let mut attr: ibv_cq_init_attr_ex = zeros();
     attr.cqe = 64;

@@ -65,17 +65,8 @@ pub(super) fn cases(ganesha: &Path) -> Vec<Case> {
 }
 
 /// Returns the folder, or the reason why there is no case.
-pub(crate) fn built(ganesha: &Path) -> Result<String> {
-    let server = ganesha.join("build/ganesha.nfsd");
-    ensure!(
-        server.exists(),
-        "{} does not exist; `cargo xtask programs --storage --only NFS` builds it",
-        server.display()
-    );
-    let folder = ganesha.canonicalize()?.into_os_string();
-    folder
-        .into_string()
-        .map_err(|name| anyhow::anyhow!("{} is not UTF-8", name.display()))
+pub(super) fn built(ganesha: &Path) -> Result<String> {
+    super::folder_with(ganesha, "build/ganesha.nfsd", "NFS")
 }
 
 fn run(site: &mut Site, case: &Case, folder: &Path) -> Result<()> {

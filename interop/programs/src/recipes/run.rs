@@ -1,20 +1,75 @@
 //! Running of one prepared recipe.
 
+use std::fmt;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ferroce_harness::{Running, deadline};
 
 use super::prepare::{PATH, Prepared};
-use crate::place::Place;
+use crate::place::{Place, Wire};
 
-/// Runs the second block of a recipe. The output goes to `logs`.
-pub(crate) fn run(place: &Place, prepared: &Prepared, logs: &Path) -> Result<()> {
+/// The bytes that rxe0 sent while a recipe ran.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    /// On both wires.
+    bytes: u64,
+    /// Through shared memory.
+    in_memory: u64,
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Sent { bytes, in_memory } = self;
+        write!(f, "{bytes} bytes over rxe0, {in_memory} in shared memory")
+    }
+}
+
+impl Sent {
+    /// Returns the counters of rxe0.
+    fn until_now(place: &Place) -> Result<Sent> {
+        let text = place.user.ferroce(&["stat", "rxe0"])?;
+        let counter = |name: &str| {
+            let mut words = text.split_whitespace();
+            words.find(|word| *word == name);
+            let value = words.next().with_context(|| format!("no {name}: {text}"))?;
+            value.parse().with_context(|| format!("{name} {value}"))
+        };
+        Ok(Sent {
+            bytes: counter("sent_bytes")?,
+            in_memory: counter("local_sent_bytes")?,
+        })
+    }
+
+    /// Fails unless the data of a recipe took the right way.
+    fn check(self, expected: u64, wire: Wire) -> Result<()> {
+        let Sent { bytes, in_memory } = self;
+        ensure!(
+            bytes >= expected,
+            "rxe0 sent {bytes} bytes, the recipe moves {expected}: its data took another way"
+        );
+        match wire {
+            Wire::Local => ensure!(
+                in_memory >= expected,
+                "{in_memory} of {bytes} bytes went through shared memory, the recipe moves {expected}"
+            ),
+            Wire::Udp => ensure!(
+                in_memory == 0,
+                "{in_memory} bytes went through shared memory, although the wire is UDP"
+            ),
+        }
+        Ok(())
+    }
+}
+
+/// Runs the second block of a recipe. The output goes to `logs`. Returns the bytes that the
+/// link sent.
+pub(crate) fn run(place: &Place, prepared: &Prepared, wire: Wire, logs: &Path) -> Result<Sent> {
     fs::create_dir_all(logs)?;
     let recipe = prepared.recipe;
-    let before = sent_bytes(place)?;
+    let before = Sent::until_now(place)?;
     let mut shell = place.user.command("bash", &prepared.folder);
     let virtual_environment = prepared.folder.join("venv/bin");
     let ferroce = place.user.program_folder();
@@ -41,22 +96,27 @@ pub(crate) fn run(place: &Place, prepared: &Prepared, logs: &Path) -> Result<()>
     for text in recipe.expect {
         ensure!(said.contains(text), "the recipe did not print \"{text}\"");
     }
-    let sent = sent_bytes(place)? - before;
-    ensure!(
-        sent >= recipe.bytes,
-        "rxe0 sent {sent} bytes, the recipe moves {}: its data took another way",
-        recipe.bytes
-    );
-    Ok(())
+    let after = Sent::until_now(place)?;
+    let sent = Sent {
+        bytes: after.bytes - before.bytes,
+        in_memory: after.in_memory - before.in_memory,
+    };
+    sent.check(recipe.bytes, wire)?;
+    Ok(sent)
 }
 
-/// Returns the bytes that rxe0 has sent.
-fn sent_bytes(place: &Place) -> Result<u64> {
-    let text = place.user.ferroce(&["stat", "rxe0"])?;
-    let mut words = text.split_whitespace();
-    if words.any(|word| word == "sent_bytes") {
-        let value = words.next().context("sent_bytes has no value")?;
-        return Ok(value.parse()?);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_that_took_another_way_fails() {
+        let sent = |bytes, in_memory| Sent { bytes, in_memory };
+        sent(100, 100).check(100, Wire::Local).unwrap();
+        sent(100, 0).check(100, Wire::Udp).unwrap();
+        assert!(sent(99, 99).check(100, Wire::Local).is_err());
+        assert!(sent(100, 99).check(100, Wire::Local).is_err());
+        assert!(sent(99, 0).check(100, Wire::Udp).is_err());
+        assert!(sent(100, 1).check(100, Wire::Udp).is_err());
     }
-    bail!("ferroce stat shows no sent_bytes: {text}")
 }

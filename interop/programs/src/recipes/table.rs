@@ -9,6 +9,8 @@ pub(crate) enum Group {
     Mpi,
     /// Storage servers.
     Storage,
+    /// Video over RDMA.
+    Video,
     /// Test suites of RDMA libraries.
     Suites,
 }
@@ -87,6 +89,22 @@ pub(crate) const RECIPES: &[Recipe] = &[
         storage("NFS", &["file right: 2097152 bytes"], 4 * MIB, 2),
     ),
     built(
+        &[LGPROXY],
+        Recipe {
+            group: Group::Video,
+            // A picture has 8 MiB. The last one arrives twenty times.
+            ..on_ethernet(mpi(
+                "LGProxy",
+                &[
+                    " 0 foreign words, the last picture is whole",
+                    "Candidate transport verbs;ofi_rxm",
+                ],
+                160 * MIB,
+                3,
+            ))
+        },
+    ),
+    built(
         &[LIBFABRIC],
         suite("Tests of libfabric", &["both suites passed"], 256 * MIB, 30),
     ),
@@ -115,6 +133,12 @@ const VALKEY: Source = Source {
     variable: "VALKEY",
     software: "Valkey 9",
     debian: Some(("valkey", "sid")),
+};
+
+const LGPROXY: Source = Source {
+    variable: "LGPROXY",
+    software: "LGProxy with its submodules LGMP, LookingGlass and libtrf",
+    debian: None,
 };
 
 const LIBFABRIC: Source = Source {
