@@ -33,4 +33,4 @@ pub use engine::{Config, Engine};
 pub use event::{CloseCause, StreamEvent};
 pub use ferroce_objects::Time;
 pub use output::{Output, Piece};
-pub use qp::{CLOSE_TIMEOUT, HOLD, MAX_INLINE, MAX_SGE, MAX_WR, NUDGES, QpQuery};
+pub use qp::{CLOSE_TIMEOUT, HOLD, MAX_INLINE, MAX_SGE, MAX_WR, NUDGES, QpQuery, SILENCE};
