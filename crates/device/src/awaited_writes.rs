@@ -99,7 +99,12 @@ impl AwaitedWrites {
 
     /// Returns true if a poll that takes a completion shall look for the answer.
     pub(crate) fn are_expected(&self) -> bool {
-        self.searches.load(Ordering::Relaxed) > 0 && !self.have_arrived()
+        self.searches() && !self.have_arrived()
+    }
+
+    /// Returns true if polls that take completions look for answers.
+    pub(crate) fn searches(&self) -> bool {
+        self.searches.load(Ordering::Relaxed) > 0
     }
 
     /// Returns true if something has arrived since the last post.

@@ -27,6 +27,8 @@ use crate::sched_policy::SchedPolicy;
 use crate::shard::{Shard, Turn};
 use ferroce_control::block_all;
 
+/// Length of a standby while polls look for WRITEs. A search in vain ends it.
+const SEARCH_STANDBY_NS: u64 = 5 * STANDBY_NS;
 /// Time until the next attempt when another thread holds the lock.
 const LOCKED_NS: u64 = 20_000;
 /// Time after a packet in which the thread looks for the next one without sleep. A peer
@@ -174,9 +176,13 @@ impl ProgressThread<'_> {
         let watches = self.polled_on < STEADY || self.rule.standby_is_urgent(now);
         let before = watches.then(|| polls.poller()).flatten();
         // To preempt the poller for this check would double the latency of its messages. But
-        // a waiting packet would wait until the time slice of the poller ends.
-        self.policy.set_batch(!self.rule.standby_is_urgent(now));
-        self.stand_by(now, left);
+        // a waiting packet would wait until the time slice of the poller ends. So would the WRITE
+        // of a program that searched for it in vain and now reads memory.
+        let searches = self.shard.searches_for_writes();
+        let is_urgent = self.rule.standby_is_urgent(now) || searches;
+        self.policy.set_batch(!is_urgent);
+        let standby = if searches { SEARCH_STANDBY_NS } else { left };
+        self.stand_by(now, standby);
         let end = clock::now();
         if polls.is_in_call(end) || polls.within(end, STANDBY_NS / 2) {
             self.polled_on = self.polled_on.saturating_add(1);

@@ -453,6 +453,15 @@ impl Shard {
             }
         };
         awaited.note_search(found);
+        if !found {
+            // The program reads memory now.
+            self.stop_relying_on_polls();
+        }
+    }
+
+    /// Returns true if polls that take completions look for WRITEs.
+    pub(crate) fn searches_for_writes(&self) -> bool {
+        self.awaited.as_ref().is_some_and(AwaitedWrites::searches)
     }
 
     /// Sends posts that wait for more of them.
