@@ -174,6 +174,31 @@ fn lock_held_by_another_user_does_not_stop_a_server() {
     });
 }
 
+/// On a link of type siw the server's own TCP listener has the port that RDMA needs. The client
+/// must not wait for ever.
+#[test]
+fn client_of_a_server_that_forks_finds_the_connection_closed_on_siw() {
+    let name = "client_of_a_server_that_forks_finds_the_connection_closed_on_siw";
+    if !std::path::Path::new("/usr/bin/rstream").exists() {
+        let line = "*** SKIPPED: rstream is not installed ***";
+        assert!(std::env::var_os("CI").is_none(), "{line}");
+        return eprintln!("{line}");
+    }
+    common::with_libraries(name, || {
+        let text = r#"
+            "$FERROCE" link add siw0 type siw netdev lo
+            stream="env LD_PRELOAD=librspreload.so RDMAV_FORK_SAFE=1 \
+                rstream -p 19418 -T f -T b -S 4096 -I 10 -C 10"
+            "$FERROCE" run -- $stream &
+            until grep -q ':4BDA .* 0A ' /proc/net/tcp; do :; done
+            code=0
+            timeout 60 "$FERROCE" run -- $stream -s 127.0.0.1 || code=$?
+            test $code -ne 0 -a $code -ne 124
+        "#;
+        sandbox::succeeds(text, &[("FERROCE", FERROCE)]);
+    });
+}
+
 /// ferroced checks twice, ten seconds apart, so this test takes about twenty seconds.
 #[test]
 fn ferroced_ends_in_an_abandoned_network_namespace() {

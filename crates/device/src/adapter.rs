@@ -44,11 +44,12 @@ impl Adapter<'_> {
         }
     }
 
-    /// Returns true if packets to the peer of a queue pair travel through shared memory.
-    pub(crate) fn sends_in_memory(&self, qpn: u32) -> bool {
+    /// Returns the name of the wire to the peer of a queue pair: `local` is shared memory.
+    pub(crate) fn wire_of(&self, qpn: u32) -> &'static str {
         match self {
-            Adapter::Roce(engine) => engine.sends_in_memory(qpn),
-            Adapter::Iwarp(_) => false,
+            Adapter::Roce(engine) if engine.sends_in_memory(qpn) => "local",
+            Adapter::Roce(_) => "udp",
+            Adapter::Iwarp(_) => "tcp",
         }
     }
 

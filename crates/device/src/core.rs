@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use ferroce_iwarp::ReceivedMessages;
 use ferroce_net::Wire;
 use ferroce_net::local::{Doorbell, HostSender, HostWire};
 use ferroce_roce::{AttrMask, QpAttr, Time, VerbsError};
@@ -80,7 +81,7 @@ impl Core {
     ) -> (usize, Option<Sending>) {
         match self {
             Core::Roce(core) => core.turn(now, process, caller),
-            Core::Iwarp(core) => (core.turn(now, process), None),
+            Core::Iwarp(core) => (core.turn(now, process, caller), None),
         }
     }
 
@@ -182,6 +183,14 @@ impl Core {
         match self {
             Core::Roce(core) => core.report(process),
             Core::Iwarp(core) => core.report(process),
+        }
+    }
+
+    /// Returns the messages that streams have received.
+    pub(crate) fn received_messages(&self) -> ReceivedMessages {
+        match self {
+            Core::Roce(_) => ReceivedMessages::default(),
+            Core::Iwarp(core) => core.engine.received_messages(),
         }
     }
 

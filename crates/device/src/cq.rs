@@ -81,14 +81,16 @@ impl Cq {
             return 0;
         }
         let mut taken = self.queue.poll(max, &mut take);
+        let is_only = self.used.load(Ordering::Relaxed).is_power_of_two();
         if taken == 0 {
-            let is_only = self.used.load(Ordering::Relaxed).is_power_of_two();
-            self.used_shards().for_each(|shard| shard.poll(is_only));
+            self.used_shards().for_each(|shard| {
+                shard.poll(is_only);
+            });
             taken = self.queue.poll(max, take);
         }
         if taken > 0 {
             self.used_shards()
-                .for_each(|shard| shard.polls.note_completion());
+                .for_each(|shard| shard.note_completion(is_only));
         }
         taken
     }

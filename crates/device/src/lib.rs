@@ -70,6 +70,7 @@
 mod adapter;
 mod address;
 mod assistant;
+mod awaited_writes;
 mod buffer;
 mod busy_shards;
 mod channel;

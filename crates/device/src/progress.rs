@@ -27,6 +27,8 @@ use crate::sched_policy::SchedPolicy;
 use crate::shard::{Shard, Turn};
 use ferroce_control::block_all;
 
+/// Length of a standby while polls look for WRITEs. A search in vain ends it.
+const SEARCH_STANDBY_NS: u64 = 5 * STANDBY_NS;
 /// Time until the next attempt when another thread holds the lock.
 const LOCKED_NS: u64 = 20_000;
 /// Time after a packet in which the thread looks for the next one without sleep. A peer
@@ -162,7 +164,9 @@ impl ProgressThread<'_> {
     /// While the program polls its completion queues, stands by and returns true.
     fn leaves_sockets_to_poller(&mut self, now: Time) -> bool {
         self.rule.begin_trial_if_due(now);
-        if self.rule.polls_memory() {
+        // Polls that look for WRITEs receive what a program that polls memory awaits.
+        let searches = self.shard.searches_for_writes();
+        if self.rule.polls_memory() && !searches {
             return false;
         }
         let Some(left) = self.shard.polls.standby_ns(now) else {
@@ -171,12 +175,15 @@ impl ProgressThread<'_> {
         let polls = &self.shard.polls;
         // The kernel's clock of another thread takes a microsecond of a processor that the poller
         // may need.
-        let watches = self.polled_on < STEADY || self.rule.standby_is_urgent(now);
+        let is_urgent = self.rule.standby_is_urgent(now);
+        let watches = (self.polled_on < STEADY || is_urgent) && !searches;
         let before = watches.then(|| polls.poller()).flatten();
         // To preempt the poller for this check would double the latency of its messages. But
-        // a waiting packet would wait until the time slice of the poller ends.
-        self.policy.set_batch(!self.rule.standby_is_urgent(now));
-        self.stand_by(now, left);
+        // a waiting packet would wait until the time slice of the poller ends. So would the WRITE
+        // of a program that searched for it in vain and now reads memory.
+        self.policy.set_batch(!is_urgent && !searches);
+        let standby = if searches { SEARCH_STANDBY_NS } else { left };
+        self.stand_by(now, standby);
         let end = clock::now();
         if polls.is_in_call(end) || polls.within(end, STANDBY_NS / 2) {
             self.polled_on = self.polled_on.saturating_add(1);

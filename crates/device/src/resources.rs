@@ -47,8 +47,8 @@ impl Device {
 struct Objects {
     pds: Vec<u32>,
     cqs: Vec<Arc<Cq>>,
-    /// Number and attributes of each queue pair, and true if it sends through shared memory.
-    qps: Vec<(u32, QpQuery, bool)>,
+    /// Number, attributes and wire of each queue pair.
+    qps: Vec<(u32, QpQuery, &'static str)>,
     mrs: Vec<(u32, Arc<Mr>)>,
     mws: Vec<Arc<Mw>>,
     srqs: Vec<Arc<Srq>>,
@@ -91,10 +91,10 @@ impl Inventory {
             }
         };
         for shard in self.shards.iter() {
-            let queries: Vec<(u32, QpQuery, bool)> = shard.with(|adapter, _| {
+            let queries: Vec<(u32, QpQuery, &'static str)> = shard.with(|adapter, _| {
                 let query = |qpn| {
                     let query = adapter.query_qp(qpn).ok()?;
-                    Some((qpn, query, adapter.sends_in_memory(qpn)))
+                    Some((qpn, query, adapter.wire_of(qpn)))
                 };
                 adapter.qpns().into_iter().filter_map(query).collect()
             });
@@ -163,7 +163,7 @@ impl Inventory {
             cqs: cqs.collect(),
             qps: qps
                 .iter()
-                .map(|(qpn, qp, in_memory)| self.qp(*qpn, qp, *in_memory))
+                .map(|(qpn, qp, wire)| self.qp(*qpn, qp, wire))
                 .collect(),
             mrs: mrs
                 .iter()
@@ -191,7 +191,7 @@ impl Inventory {
         }
     }
 
-    fn qp(&self, qpn: u32, qp: &QpQuery, in_memory: bool) -> QpResource {
+    fn qp(&self, qpn: u32, qp: &QpQuery, wire: &str) -> QpResource {
         let attr = &qp.attr;
         let connected = !qp.qp_type.is_datagram();
         let knows_peer = connected && !matches!(attr.state, QpState::Reset | QpState::Init);
@@ -217,7 +217,7 @@ impl Inventory {
                 rnr_rcvd: qp.trouble.rnr_received,
                 rnr_sent: qp.trouble.rnr_sent,
             },
-            wire: knows_peer.then(|| if in_memory { "local" } else { "udp" }.into()),
+            wire: knows_peer.then(|| wire.into()),
         }
     }
 

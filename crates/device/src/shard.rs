@@ -17,6 +17,7 @@ use ferroce_shard::{Caller, Faults, MAX_BATCHES, Recorder, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::adapter::Adapter;
+use crate::awaited_writes::AwaitedWrites;
 use crate::busy_shards::Load;
 use crate::clock;
 use crate::core::{Core, Sending};
@@ -52,6 +53,8 @@ pub(crate) struct Shard {
     waits_for_sender: AtomicU32,
     events: Arc<Directory>,
     pub(crate) polls: Polls,
+    /// The peer's WRITEs that polls look for; none for RoCE.
+    awaited: Option<AwaitedWrites>,
     /// True while a poller holds the lock.
     polling: AtomicBool,
     /// True while the progress thread holds the lock.
@@ -222,6 +225,7 @@ impl Shard {
             slot: core.slot(),
             doorbell: Arc::clone(core.doorbell()),
             channels: Mutex::default(),
+            awaited: matches!(core, Core::Iwarp(_)).then(AwaitedWrites::default),
             core: Mutex::new(core),
             gpu: GpuCopies::default(),
             sent: Condvar::new(),
@@ -278,6 +282,9 @@ impl Shard {
             self.load.count_post();
         }
         self.quiet_polls.store(0, Ordering::Relaxed);
+        if let Some(awaited) = self.awaited.as_ref().filter(|_| sends) {
+            awaited.note_post();
+        }
         if !self.is_stopped() {
             let mut process = self.process(now);
             match sends {
@@ -380,15 +387,19 @@ impl Shard {
     ) -> (MutexGuard<'a, Core>, usize, Time) {
         let mut process = self.process(now);
         let (received, sending) = core.turn(now, &mut process, caller);
+        if let Some(awaited) = self.awaited.as_ref().filter(|_| received > 0) {
+            awaited.note_arrival();
+        }
         let (core, end) = self.send(core, sending, &mut process, now);
         (core, received, end)
     }
 
     /// Does a turn for a program that polls, unless another thread holds the lock. A shard that
-    /// is not the program's only one does a turn for few polls while no packet arrives.
-    pub(crate) fn poll(&self, is_only: bool) {
+    /// is not the program's only one does a turn for few polls while no packet arrives. Returns the
+    /// number of datagrams received.
+    pub(crate) fn poll(&self, is_only: bool) -> usize {
         if self.is_stopped() {
-            return;
+            return 0;
         }
         let now = clock::now();
         self.polls.note(now);
@@ -398,12 +409,14 @@ impl Shard {
         // While the progress thread sends, the program receives ACKs and assembles packets.
         let is_served = self.is_taken_over() && !self.sending.load(Ordering::Relaxed);
         if skips || is_served {
-            return;
+            return 0;
         }
+        let mut total = 0;
         if let Some(core) = self.try_lock() {
             self.polling.store(true, Ordering::Relaxed);
             self.polls.begin_call();
             let (core, received, end) = self.turn(core, now, Caller::Poller);
+            total = received;
             if received > 0 {
                 self.quiet_polls.store(0, Ordering::Relaxed);
             }
@@ -412,6 +425,43 @@ impl Shard {
             drop(core);
             self.polls.end_call(now, end);
         }
+        total
+    }
+
+    /// Notes that a poll takes completions. For a program that awaits a WRITE in memory
+    /// afterwards, looks for that WRITE first.
+    #[inline]
+    pub(crate) fn note_completion(&self, is_only: bool) {
+        if let Some(awaited) = &self.awaited {
+            awaited.note_completion();
+            if is_only && awaited.are_expected() {
+                self.await_write(awaited);
+            }
+        }
+        self.polls.note_completion();
+    }
+
+    fn await_write(&self, awaited: &AwaitedWrites) {
+        let end = clock::now().after_nanos(awaited.limit_ns());
+        let found = loop {
+            // The progress thread may receive it.
+            if self.poll(true) > 0 || awaited.have_arrived() {
+                break true;
+            }
+            if clock::now() >= end || self.is_stopped() {
+                break false;
+            }
+        };
+        awaited.note_search(found);
+        if !found {
+            // The program reads memory now.
+            self.stop_relying_on_polls();
+        }
+    }
+
+    /// Returns true if polls that take completions look for WRITEs.
+    pub(crate) fn searches_for_writes(&self) -> bool {
+        self.awaited.as_ref().is_some_and(AwaitedWrites::searches)
     }
 
     /// Sends posts that wait for more of them.
@@ -494,7 +544,14 @@ impl Shard {
         self.progressing.store(true, Ordering::Relaxed);
         let now = clock::now();
         let posts_waited = core.has_waiting_posts();
+        let before = core.received_messages();
         let (core, received, _) = self.turn(core, now, caller);
+        if let Some(awaited) = &self.awaited {
+            let after = core.received_messages();
+            if after.writes != before.writes {
+                awaited.note_writes(after.receives != before.receives);
+            }
+        }
         self.progressing.store(false, Ordering::Relaxed);
         let deadline = core.next_deadline(now);
         // Set under the lock: a thread that sets an earlier timer afterwards sees this

@@ -41,6 +41,15 @@ impl Default for Config {
     }
 }
 
+/// Numbers of messages that an engine has received, modulo 2^32.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct ReceivedMessages {
+    /// Writes.
+    pub writes: u32,
+    /// Messages that completed a receive.
+    pub receives: u32,
+}
+
 /// The state that all queue pairs of an engine share.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -54,6 +63,7 @@ pub(crate) struct Context {
     pub(crate) timers: BTreeSet<(Time, u32)>,
     /// The payload of the FPDU that is being written. It is kept for its memory.
     pub(crate) places: Vec<(MemRef, u32)>,
+    pub(crate) received: ReceivedMessages,
     #[cfg(test)]
     pub(crate) bug: Option<Bug>,
 }
@@ -132,6 +142,7 @@ impl Engine {
                 ready: VecDeque::new(),
                 timers: BTreeSet::new(),
                 places: Vec::new(),
+                received: ReceivedMessages::default(),
                 #[cfg(test)]
                 bug: None,
             },
@@ -382,6 +393,11 @@ impl Engine {
     /// Removes and returns the oldest event of a stream.
     pub fn poll_stream_event(&mut self) -> Option<StreamEvent> {
         self.cx.stream_events.pop_front()
+    }
+
+    /// Returns the numbers of messages that were received whole.
+    pub fn received_messages(&self) -> ReceivedMessages {
+        self.cx.received
     }
 
     /// Returns the numbers of all queue pairs.

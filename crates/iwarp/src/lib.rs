@@ -29,8 +29,8 @@ pub mod terminate;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Config, Engine};
+pub use engine::{Config, Engine, ReceivedMessages};
 pub use event::{CloseCause, StreamEvent};
 pub use ferroce_objects::Time;
 pub use output::{Output, Piece};
-pub use qp::{CLOSE_TIMEOUT, HOLD, MAX_INLINE, MAX_SGE, MAX_WR, NUDGES, QpQuery};
+pub use qp::{CLOSE_TIMEOUT, HOLD, MAX_INLINE, MAX_SGE, MAX_WR, NUDGES, QpQuery, SILENCE};

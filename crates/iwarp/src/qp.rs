@@ -50,7 +50,7 @@ pub use create::{MAX_INLINE, MAX_SGE, MAX_WR};
 use inbound::{InboundSend, InboundTagged};
 use placement::Placing;
 use start::Start;
-pub use start::{HOLD, NUDGES};
+pub use start::{HOLD, NUDGES, SILENCE};
 
 /// A queue pair.
 #[derive(Debug)]
@@ -192,6 +192,13 @@ impl Stream {
     /// True if received bytes are processed.
     fn receives(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::AwaitingRtr)
+    }
+
+    /// True if no message of the peer is partly received.
+    fn is_between_messages(&self) -> bool {
+        self.reader.is_between_fpdus()
+            && self.inbound_send.is_none()
+            && self.inbound_tagged.is_none()
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! The server, on first use, listens over RDMA on the same port, sends four zero bytes over
 //! TCP, and accepts. The client, on first use, waits for these bytes and connects. Both close
-//! the TCP connection. Only one server may listen at a time.
+//! the TCP connection. Only one server may listen at a time. If the server cannot listen, both
+//! ends find the connection closed. That is so on links of type siw, whose ports are TCP's: the program's own
+//! TCP listener has the port.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{size_of, zeroed};
@@ -24,7 +26,14 @@ pub(crate) fn exchanged(fd: c_int) -> c_int {
         // SAFETY: a connected socket of the program's.
         Behind::ForkActive => unsafe { finish(fd, active(fd)) },
         // SAFETY: a connected socket of the program's.
-        Behind::ForkPassive => unsafe { finish(fd, passive(fd)) },
+        Behind::ForkPassive => unsafe {
+            let accepted = passive(fd);
+            if accepted.is_none() {
+                // The client waits for the word to connect, and would wait for ever.
+                real::shutdown(fd, libc::SHUT_RDWR);
+            }
+            finish(fd, accepted);
+        },
         _ => return fd,
     }
     set_errno(before);

@@ -15,35 +15,38 @@
 mod faults;
 mod io;
 mod observe;
+mod setup;
 mod tap;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ferroce_iwarp::mpa::{Params, Role};
-use ferroce_iwarp::{CloseCause, Config, Engine, StreamEvent};
+use ferroce_iwarp::{Config, Engine, StreamEvent};
 use ferroce_net::local::Doorbell;
 use ferroce_net::qpns_of_slot;
 use ferroce_roce::{
     AttrMask, Counter, Counters, MemRef, Memory, QpAttr, Regions, Time, VerbsError,
 };
-use ferroce_shard::RECEIVE_BUDGET;
+use ferroce_shard::{Caller, RECEIVE_BUDGET};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::{Shutdown, sockopt};
+use rustix::net::Shutdown;
 
-use crate::fork::NotForChildren;
 use faults::StreamFaults;
 pub(crate) use observe::Observer;
-use tap::StreamTap;
+use setup::{Stream, close};
+pub use setup::{StreamSetup, StreamUser};
 pub(crate) use tap::{Segment, Way};
 
 /// Bytes received from a socket in one call while no place for them is known. They are copied
 /// once more, from a processor's first cache.
 const BUFFER: usize = 32 << 10;
+/// Bytes received in one call from a stream with CRCs. An FPDU that is cut is copied once more,
+/// to check its CRC, and FPDUs have up to 64 KiB.
+const CHECKED_BUFFER: usize = 256 << 10;
 /// Bytes received in one call behind those that go to their place: the next header, and little
 /// of its payload.
 const BEHIND: usize = 4 << 10;
@@ -60,59 +63,9 @@ const DIRECT: u32 = 16 << 10;
 const UNIT: usize = 4 << 10;
 /// Ready sockets that one call names.
 const READY: usize = 64;
-/// Segment size for a connection that does not tell its own: that of an MTU of 1500.
-const DEFAULT_SEGMENT: u32 = 1440;
-
-/// The user of a stream, which learns of its beginning and end.
-///
-/// Methods are called under the lock of a shard, so they must not call the device.
-pub trait StreamUser: Send + Sync {
-    /// The queue pair is ready to send.
-    fn established(&self);
-    /// The connection has ended. No call follows.
-    fn closed(&self, cause: CloseCause);
-}
-
-/// A TCP connection on which MPA setup has ended, for a queue pair.
-pub struct StreamSetup {
-    /// The socket, non-blocking.
-    pub socket: OwnedFd,
-    /// Properties of the stream.
-    pub params: Params,
-    /// The Request of the setup.
-    pub request: Vec<u8>,
-    /// The Reply of the setup. A responder sends it before anything else.
-    pub reply: Vec<u8>,
-    /// The peer's first bytes behind its Reply.
-    pub received: Vec<u8>,
-    /// The user of the stream.
-    pub user: Arc<dyn StreamUser>,
-}
-
-impl core::fmt::Debug for StreamSetup {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("StreamSetup")
-            .field("socket", &self.socket)
-            .field("params", &self.params)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The stream of a queue pair.
-struct Stream {
-    socket: OwnedFd,
-    user: Arc<dyn StreamUser>,
-    /// True if the socket did not take all output.
-    is_blocked: bool,
-    /// True if epoll reports when the socket has room.
-    awaits_room: bool,
-    role: Role,
-    /// Request and Reply of the setup, for captures.
-    frames: (Vec<u8>, Vec<u8>),
-    /// The segments that a capture shows, once one has begun.
-    tap: Option<Box<StreamTap>>,
-    _not_for_children: NotForChildren,
-}
+/// Polls in vain of the socket that received last, for each look at all sockets. Without epoll a
+/// message takes one system call less.
+const ONE_SOCKET: u32 = 7;
 
 /// An engine with its sockets. The owner serialises all calls.
 pub(crate) struct StreamCore {
@@ -124,6 +77,10 @@ pub(crate) struct StreamCore {
     counters: Arc<Counters>,
     buffer: Box<[u8]>,
     places: Vec<(MemRef, u32)>,
+    /// The queue pair whose socket received last.
+    latest: u32,
+    /// Polls of that socket alone until all sockets are looked at.
+    polls_of_latest: u32,
     /// True if ready queue pairs wait for the next turn.
     has_ready: bool,
     /// True if a capture may run.
@@ -163,6 +120,8 @@ impl StreamCore {
             counters,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             places: Vec::new(),
+            latest: 0,
+            polls_of_latest: 0,
             has_ready: false,
             is_observed: false,
             copied: Vec::new(),
@@ -185,90 +144,15 @@ impl StreamCore {
         self.epoll.try_clone()
     }
 
-    /// Gives a queue pair the stream of a connection.
-    pub(crate) fn connect(
-        &mut self,
-        now: Time,
-        process: &mut impl Observer,
-        qpn: u32,
-        setup: StreamSetup,
-    ) -> Result<(), VerbsError> {
-        let failed = |what: &str, error: std::io::Error| {
-            VerbsError::NotConnected(format!(
-                "connection of queue pair {qpn:#x}: {what}: {error}"
-            ))
-        };
-        let StreamSetup {
-            socket,
-            params,
-            request,
-            reply,
-            received,
-            user,
-        } = setup;
-        sockopt::set_tcp_nodelay(&socket, true).map_err(|e| failed("TCP_NODELAY", e.into()))?;
-        let segment = io::segment_size(&socket).map_err(|e| failed("TCP_MAXSEG", e))?;
-        let segment = if segment == 0 {
-            DEFAULT_SEGMENT
-        } else {
-            segment
-        };
-        let data = epoll::EventData::new_u64(qpn.into());
-        epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)
-            .map_err(|e| failed("epoll", e.into()))?;
-        self.engine.connect(now, qpn, params, segment)?;
-        let mut not_for_children = NotForChildren::default();
-        not_for_children.add(socket.as_fd());
-        // The socket has sent nothing before, so there is room for a Reply.
-        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-        let sent = match params.role {
-            Role::Initiator => Ok(reply.len()),
-            Role::Responder => rustix::net::send(&socket, &reply, flags),
-        };
-        let is_sent = sent == Ok(reply.len());
-        let stream = Stream {
-            socket,
-            user,
-            is_blocked: false,
-            awaits_room: false,
-            role: params.role,
-            frames: (request, reply),
-            tap: None,
-            _not_for_children: not_for_children,
-        };
-        self.streams.insert(qpn, stream);
-        self.begin_tap(process, qpn);
-        if !is_sent {
-            self.engine.reset(now, qpn);
-        } else if self.faults.is_some() {
-            // A new stream begins with an FPDU.
-            self.take_in(now, qpn, &received);
-            self.release(now, process);
-        } else if !received.is_empty() {
-            self.pass(process, qpn, Way::Received, &received);
-            self.engine.receive(now, process.memory(), qpn, &received);
-        }
-        Ok(())
-    }
-
     /// Receives, handles timers and sends. Returns the amount received, in units of a datagram.
-    pub(crate) fn turn(&mut self, now: Time, process: &mut impl Observer) -> usize {
-        let mut received = 0;
-        if self.streams.len() == 1 {
-            // To ask epoll first would cost a system call.
-            let only = self
-                .streams
-                .iter()
-                .next()
-                .map(|(qpn, s)| (*qpn, s.is_blocked));
-            if let Some((qpn, is_blocked)) = only {
-                if is_blocked {
-                    self.unblock(now, process, qpn);
-                }
-                received = self.receive(now, process, qpn);
-            }
-        } else if !self.streams.is_empty() {
-            received = self.receive_ready(now, process);
+    pub(crate) fn turn(&mut self, now: Time, process: &mut impl Observer, caller: Caller) -> usize {
+        let received = match self.socket_to_poll(caller) {
+            Some(qpn) => self.receive(now, process, qpn),
+            None if self.streams.is_empty() => 0,
+            None => self.receive_ready(now, process),
+        };
+        if received > 0 {
+            self.polls_of_latest = 0;
         }
         if self.faults.is_some() {
             self.release(now, process);
@@ -278,6 +162,26 @@ impl StreamCore {
         }
         self.transmit(now, process);
         received
+    }
+
+    /// Returns the queue pair whose socket is read without asking epoll, which would cost a
+    /// system call: the only one, or in most polls the one that received last. epoll also tells
+    /// when a full socket has room for much; to try again in each poll would send little at a
+    /// time.
+    fn socket_to_poll(&mut self, caller: Caller) -> Option<u32> {
+        let qpn = match self.streams.len() {
+            1 => *self.streams.keys().next()?,
+            _ if caller != Caller::Poller || self.polls_of_latest == 0 => {
+                self.polls_of_latest = ONE_SOCKET;
+                return None;
+            }
+            _ => {
+                self.polls_of_latest -= 1;
+                self.latest
+            }
+        };
+        let stream = self.streams.get(&qpn)?;
+        (!stream.is_blocked).then_some(qpn)
     }
 
     fn receive_ready(&mut self, now: Time, process: &mut impl Observer) -> usize {
@@ -322,9 +226,10 @@ impl StreamCore {
             if expected < DIRECT || stream.tap.is_some() {
                 self.places.clear();
             }
-            let room = match self.places.is_empty() {
-                true => BUFFER,
-                false => BEHIND,
+            let room = match (self.places.is_empty(), stream.has_crcs) {
+                (true, true) => CHECKED_BUFFER,
+                (true, false) => BUFFER,
+                (false, _) => BEHIND,
             };
             let buffer = &mut self.buffer[..room];
             // SAFETY: the engine has just checked the keys of the places, and this thread
@@ -377,6 +282,9 @@ impl StreamCore {
                     break;
                 }
             }
+        }
+        if total > 0 {
+            self.latest = qpn;
         }
         match total >= TURN_BYTES {
             true => RECEIVE_BUDGET,
@@ -586,21 +494,4 @@ impl StreamCore {
     pub(crate) fn pass_through(&mut self, now: Time, memory: &dyn Memory) {
         self.engine.own_outputs(now, memory);
     }
-}
-
-/// Closes the socket of a stream.
-fn close(epoll: &OwnedFd, stream: Stream, abort: bool, cause: CloseCause) {
-    let _closed_with_the_socket = epoll::delete(epoll, &stream.socket);
-    let closed = match abort {
-        // The peer gets a reset.
-        true => sockopt::set_socket_linger(&stream.socket, Some(core::time::Duration::ZERO)),
-        // A forked child may have a copy of the descriptor: closing alone would end nothing.
-        false => rustix::net::shutdown(&stream.socket, Shutdown::Write),
-    };
-    if let Err(error) = closed {
-        tracing::trace!("a connection has ended before it was closed: {error}");
-    }
-    let Stream { socket, user, .. } = stream;
-    drop(socket);
-    user.closed(cause);
 }

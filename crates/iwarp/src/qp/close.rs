@@ -244,10 +244,7 @@ impl Qp {
             }
             Phase::Finishing => self.stream_lost(cx, "closed by the peer before the last byte"),
             Phase::Open | Phase::AwaitingRtr => {
-                let whole = stream.reader.is_between_fpdus()
-                    && stream.inbound_send.is_none()
-                    && stream.inbound_tagged.is_none();
-                if !whole {
+                if !stream.is_between_messages() {
                     self.stream_lost(cx, "closed by the peer in the middle of a message");
                 } else {
                     self.enter_error(cx, None, None);

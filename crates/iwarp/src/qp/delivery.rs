@@ -25,6 +25,7 @@ impl Qp {
         let ended = match (header.opcode, header.place) {
             (Opcode::Write, Place::Tagged { stag, offset }) => {
                 self.note_tagged(&header, stag, offset, last);
+                cx.received.writes = cx.received.writes.wrapping_add(last.into());
                 Ok(())
             }
             (Opcode::ReadResponse, Place::Tagged { stag, offset }) => {
@@ -123,6 +124,7 @@ impl Qp {
         stream.expected_send_msn = stream.expected_send_msn.wrapping_add(1);
         let wr_id = stream.held.wr_id;
         let solicited = message.opcode.is_solicited();
+        cx.received.receives = cx.received.receives.wrapping_add(1);
         self.complete_receive(cx, wr_id, message.placed, invalidated, solicited);
         Ok(())
     }

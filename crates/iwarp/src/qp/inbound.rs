@@ -78,7 +78,7 @@ impl Qp {
         };
         let receives = stream.receives();
         if stream.start != Start::Done {
-            self.end_start(cx);
+            self.hear(cx);
         }
         if !receives {
             return;

@@ -7,6 +7,10 @@
 //!   that sends one message and waits for the answer would wait for ever. So an initiator
 //!   that has received nothing sends Writes of no bytes after its first message, the *nudges*.
 //!   They name no memory, so any peer ignores them, as it ignores the RTR frame of RFC 6581.
+//!   The peer's first bytes do not show that it has read ours: its program may speak first. They
+//!   show that bytes which are sent from now on will be noticed. So one more nudge follows if
+//!   both ends fall silent then. It does not follow at once: a peer that answers and closes
+//!   would reset the connection, and TCP would drop the part of the answer that is still under way.
 //! - Its initiator resets a connection on which bytes follow the Reply before it has read the
 //!   Reply. RFC 5044 lets the responder send only after the initiator's first FPDU. So a
 //!   responder *holds* its messages back until then. siw's initiator may send nothing for
@@ -29,6 +33,11 @@ pub const NUDGES: [Duration; 4] = [
     Duration::from_secs(2),
 ];
 
+/// Time for which both ends must be silent after the peer's first bytes, before the last nudge. A
+/// lost segment at the end of an answer is sent again before, after TCP's least timeout of
+/// 200 ms.
+pub const SILENCE: Duration = Duration::from_millis(250);
+
 /// Time for which a responder waits for the initiator's first byte before it sends.
 pub const HOLD: Duration = Duration::from_millis(50);
 
@@ -38,7 +47,7 @@ const STAG: u32 = 1;
 /// The state of a stream's start.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Start {
-    /// The peer has sent something, or there is nothing to wait for.
+    /// The peer has read all, or there is nothing to wait for.
     Done,
     /// The responder holds its messages back until the stream's deadline.
     Held,
@@ -46,6 +55,9 @@ pub(super) enum Start {
     Silent,
     /// The initiator has sent; the stream's deadline is the time of this nudge.
     Nudge(u8),
+    /// The initiator has sent, and then received. The stream's deadline is the end of a silence.
+    /// True if bytes have arrived since it began.
+    Heard(bool),
 }
 
 impl Qp {
@@ -81,18 +93,39 @@ impl Qp {
         is_held
     }
 
-    /// Notes that the socket has accepted bytes. The first ones start the timer of nudges.
+    /// Notes that the socket has accepted bytes. The first ones start the timer of nudges. Those
+    /// after the peer's first bytes end the start.
     pub(super) fn arm_nudge(&mut self, cx: &mut Context) {
-        if let Some(stream) = &mut self.stream
-            && stream.start == Start::Silent
-            && stream.phase == Phase::Open
-        {
-            self.set_nudge(cx, 0);
+        let Some(stream) = self.stream.as_ref().filter(|s| s.phase == Phase::Open) else {
+            return;
+        };
+        match stream.start {
+            Start::Silent => self.set_nudge(cx, 0),
+            Start::Heard(_) => {
+                self.stream().start = Start::Done;
+                self.set_deadline(cx, None);
+            }
+            Start::Done | Start::Held | Start::Nudge(_) => {}
         }
     }
 
-    /// Ends the start: the peer has sent something.
-    pub(super) fn end_start(&mut self, cx: &mut Context) {
+    /// Notes that the peer has sent something.
+    pub(super) fn hear(&mut self, cx: &mut Context) {
+        let Some(stream) = self.stream.as_mut() else {
+            return;
+        };
+        match stream.start {
+            Start::Heard(_) => stream.start = Start::Heard(true),
+            Start::Nudge(_) if stream.phase == Phase::Open => {
+                stream.start = Start::Heard(false);
+                self.set_deadline(cx, Some(cx.now + SILENCE));
+            }
+            _ => self.end_start(cx),
+        }
+    }
+
+    /// Ends the start.
+    fn end_start(&mut self, cx: &mut Context) {
         let Some(stream) = &mut self.stream else {
             return;
         };
@@ -136,6 +169,18 @@ impl Qp {
                     self.wake(cx);
                 }
                 self.set_nudge(cx, number + 1);
+            }
+            Start::Heard(has_arrived) if has_arrived || !stream.is_between_messages() => {
+                self.stream().start = Start::Heard(false);
+                self.set_deadline(cx, Some(cx.now + SILENCE));
+            }
+            Start::Heard(_) => {
+                let is_idle = stream.current.is_none() && stream.output.is_empty();
+                self.stream().start = Start::Done;
+                if is_rts && is_idle {
+                    self.write_empty_write(cx, STAG);
+                    self.wake(cx);
+                }
             }
         }
         true

@@ -2,7 +2,7 @@
 
 use ferroce_iwarp::mpa::{Params, Role};
 use ferroce_iwarp::opcode::Opcode;
-use ferroce_iwarp::{CLOSE_TIMEOUT, HOLD, NUDGES, StreamEvent};
+use ferroce_iwarp::{CLOSE_TIMEOUT, HOLD, NUDGES, SILENCE, StreamEvent};
 use ferroce_objects::{QpState, SendOp, WcStatus};
 
 use crate::host::{Host, MSS, PARAMS, pair};
@@ -58,11 +58,63 @@ fn received_bytes_end_the_nudges() {
     b.post(3, SEND, 0, 10);
     a.post_recv(4, 0, 10);
     let answer = b.send_all();
-    // One byte shows that the peer reads.
+    // One byte shows that the peer notices what comes from now on.
     a.receive(&answer[..1]);
-    assert_eq!(a.engine.next_timeout(), None);
+    assert_eq!(a.engine.next_timeout(), Some(a.now + SILENCE));
     a.receive(&answer[1..]);
     assert_eq!(a.receives(), [(4, WcStatus::Success)]);
+    a.post(5, SEND, 0, 10);
+    assert_eq!(a.sent().len(), 1);
+    assert_eq!(a.engine.next_timeout(), None);
+}
+
+/// Returns an initiator that has sent a message, and received one that was sent before the peer
+/// read anything.
+fn initiator_that_heard() -> (Host, Host) {
+    let (mut a, mut b) = pair(false);
+    a.post(1, SEND, 0, 10);
+    assert_eq!(a.sent().len(), 1);
+    b.post(3, SEND, 0, 10);
+    a.post_recv(4, 0, 10);
+    a.receive(&b.send_all());
+    assert_eq!(a.receives(), [(4, WcStatus::Success)]);
+    (a, b)
+}
+
+// siw's program may speak before siw has read what arrived before: both ends of rsockets send
+// their credits first, and wait for those of the peer.
+#[test]
+fn silence_after_the_first_bytes_of_the_peer_is_ended_by_one_nudge() {
+    let (mut a, _b) = initiator_that_heard();
+    expire(&mut a);
+    let nudge = a.sent();
+    assert_eq!(nudge.len(), 1);
+    assert_eq!((nudge[0].0.opcode, nudge[0].0.payload), (Opcode::Write, 0));
+    assert_eq!(a.engine.next_timeout(), None, "there is one");
+    assert_eq!(a.state(), QpState::Rts);
+}
+
+#[test]
+fn peer_that_goes_on_sending_is_not_nudged() {
+    let (mut a, mut b) = initiator_that_heard();
+    for message in 0..3 {
+        b.post(message, SEND, 0, 10);
+        a.post_recv(message, 0, 10);
+        a.receive(&b.send_all());
+        expire(&mut a);
+        assert_eq!(a.sent(), []);
+        assert_eq!(a.engine.next_timeout(), Some(a.now + SILENCE));
+    }
+}
+
+// Bytes that arrive at a closed socket reset the connection, and TCP drops the part of the answer
+// that is still under way.
+#[test]
+fn peer_that_answers_and_closes_is_not_nudged() {
+    let (mut a, _b) = initiator_that_heard();
+    a.engine.end_of_stream(a.now, a.qpn);
+    assert_eq!(a.sent(), []);
+    assert_eq!(a.engine.next_timeout(), None);
 }
 
 #[test]

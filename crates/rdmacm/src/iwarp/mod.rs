@@ -14,6 +14,7 @@ mod active;
 mod connection;
 mod list;
 mod listener;
+mod listener_gap;
 mod passive;
 mod setup;
 
