@@ -80,12 +80,7 @@ pub struct Sge {
 }
 
 /// The operation of a send work request. [`SendOp::info`] describes each.
-///
-/// `repr(u8)`: the operation is a byte at the front. Without, the compiler hides it in the
-/// immediate data of a WRITE, and each test of the operation takes three instructions more. The
-/// order of the fields keeps the size at 32 bytes.
 #[derive(Clone, Debug)]
-#[repr(u8)]
 pub enum SendOp {
     /// A message into the peer's next receive buffer.
     Send {
@@ -99,26 +94,26 @@ pub enum SendOp {
     },
     /// A write into the peer's memory.
     Write {
-        /// The peer's key.
-        rkey: u32,
         /// The peer's address.
         remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
         /// Immediate data in memory order; it consumes a receive of the peer.
         imm: Option<u32>,
     },
     /// A read from the peer's memory.
     Read {
-        /// The peer's key.
-        rkey: u32,
         /// The peer's address.
         remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
     },
     /// An atomic compare and swap of eight bytes.
     CompareSwap {
-        /// The peer's key.
-        rkey: u32,
         /// The peer's address, a multiple of 8.
         remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
         /// The expected value.
         compare: u64,
         /// The new value.
@@ -126,26 +121,26 @@ pub enum SendOp {
     },
     /// An atomic fetch and add of eight bytes.
     FetchAdd {
-        /// The peer's key.
-        rkey: u32,
         /// The peer's address, a multiple of 8.
         remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
         /// The addend.
         add: u64,
     },
     /// A write of eight bytes in one access: no reader sees a part of them.
     AtomicWrite {
-        /// The peer's key.
-        rkey: u32,
         /// The peer's address, a multiple of 8.
         remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
     },
     /// A flush that makes earlier writes visible or persistent.
     Flush {
-        /// The peer's key.
-        rkey: u32,
         /// The peer's address.
         remote_addr: u64,
+        /// The peer's key.
+        rkey: u32,
         /// Number of bytes; ignored for a whole region.
         length: u32,
         /// Placement type bits: 1 is global visibility, 2 is persistence.
