@@ -270,8 +270,11 @@ fn note_awaited(model: &mut QpModel, packet: &Packet<'_>, packets: usize) -> Che
     }
     let requested_before = model.read_psns.contains(&packet.psn().value());
     let awaited = |&last: &u32| !Psn::new(last).is_before(packet.psn());
-    if packets == 1 && requested_before && model.awaited.iter().any(awaited) {
-        return Ok(()); // a loss probe requests a part of an outstanding response again
+    // A loss probe requests a part of an outstanding response again. None is awaited if the end of
+    // the response arrived early, while the requester was already going back for its beginning.
+    let is_part = model.awaited.is_empty() || model.awaited.iter().any(awaited);
+    if packets == 1 && requested_before && is_part {
+        return Ok(());
     }
     if opcode.operation() == Operation::ReadRequest {
         let psns = (0..packets as u32).map(|ahead| packet.psn().add(ahead).value());

@@ -96,3 +96,11 @@ fn datagram_that_waits_is_delivered_before_its_queue_pair_ends() {
     let outcome = run_seed(15_638, None);
     assert!(outcome.violation.is_none(), "{}", outcome.report(None));
 }
+
+/// The end of a READ's response arrived while the requester went back for its beginning, and probes
+/// followed: the oracle took two parts of one READ for two READs.
+#[test]
+fn probes_of_one_read_are_not_two_reads() {
+    let outcome = run_seed(1_060_465, None);
+    assert!(outcome.violation.is_none(), "{}", outcome.report(None));
+}
