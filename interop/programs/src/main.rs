@@ -343,7 +343,7 @@ These bugs of programs appear with any driver:
   therefore connect one after the other. Eight clients at the same time connect to a newer rping, if
   `FERROCE_RDMA_CORE` names the folder of its sources.
 - perftest with `-R` tells its client to connect before it listens for the second connection. A client that is
-  rejected uses freed memory and crashes. Both ends are then started again. Ferroce lets the
+  rejected uses freed memory and crashes. Both ends are then started again. On links of type rxe Ferroce lets the
   request wait half a second for the listener.
 - perftest's `ib_send_bw -e` on iWARP can stop for ever: its credits for receives are RDMA WRITEs, which make no event. `-r` as
   large as `-n` needs no credits.

@@ -16,11 +16,10 @@ use ferroce_net::tcp_port_holder;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketFlags, SocketType, accept_with, bind, listen as tcp_listen, socket_with,
-    sockopt,
+    AddressFamily, Shutdown, SocketFlags, SocketType, accept_with, bind, listen as tcp_listen,
+    shutdown, socket_with, sockopt,
 };
 
-use super::listener_gap::{self, Place};
 use super::passive::{HalfOpen, Passive};
 use super::setup::{self, Task, TaskNumber, Watch};
 use super::{addresses, now};
@@ -42,9 +41,6 @@ impl Drop for TcpListener {
 /// The listening socket, with its connections that have sent no Request yet.
 struct Listener {
     socket: OwnedFd,
-    place: Place,
-    /// True if a peer has connected.
-    has_accepted: bool,
     id: Weak<Shared>,
     backlog: u32,
     half_open: HalfOpen,
@@ -64,8 +60,7 @@ pub(crate) fn listen(
     }
     let af_only = id.inner().options.af_only;
     let address = with_port(source, port);
-    let place = Place { address, af_only };
-    let socket = open(place, backlog).map_err(|error| match error {
+    let socket = open(address, af_only, backlog).map_err(|error| match error {
         Errno::ADDRINUSE => Error::new(
             ErrorKind::Os(libc::EADDRINUSE),
             format!(
@@ -78,8 +73,6 @@ pub(crate) fn listen(
     })?;
     let listener = Listener {
         socket,
-        place,
-        has_accepted: false,
         id: Arc::downgrade(id),
         backlog,
         half_open: HalfOpen::default(),
@@ -88,13 +81,7 @@ pub(crate) fn listen(
     Ok(Some(TcpListener(setup::add(Box::new(listener))?)))
 }
 
-fn open(place: Place, backlog: u32) -> Result<OwnedFd, Errno> {
-    let backlog = backlog.min(i32::MAX as u32) as i32;
-    if let Some(socket) = listener_gap::take(place) {
-        tcp_listen(&socket, backlog)?;
-        return Ok(socket);
-    }
-    let Place { address, af_only } = place;
+fn open(address: SocketAddr, af_only: bool, backlog: u32) -> Result<OwnedFd, Errno> {
     let family = match address {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
@@ -106,7 +93,7 @@ fn open(place: Place, backlog: u32) -> Result<OwnedFd, Errno> {
         sockopt::set_ipv6_v6only(&socket, af_only)?;
     }
     bind(&socket, &address)?;
-    tcp_listen(&socket, backlog)?;
+    tcp_listen(&socket, backlog.min(i32::MAX as u32) as i32)?;
     Ok(socket)
 }
 
@@ -114,7 +101,6 @@ impl Listener {
     fn accept_one(&mut self) -> Result<(), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = accept_with(&self.socket, flags)?;
-        self.has_accepted = true;
         let Some((local, peer)) = addresses(&socket) else {
             return Ok(());
         };
@@ -137,11 +123,9 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        // A forked child may have a copy of the descriptor.
+        let _already = shutdown(&self.socket, Shutdown::Both);
         self.half_open.clear();
-        match self.has_accepted {
-            true => listener_gap::begin(self.place, &self.socket),
-            false => listener_gap::close(&self.socket),
-        }
     }
 }
 

@@ -14,7 +14,6 @@ mod active;
 mod connection;
 mod list;
 mod listener;
-mod listener_gap;
 mod passive;
 mod setup;
 

@@ -18,7 +18,7 @@ use ferroce_testnet::isolated;
 
 use support::{
     End, buffer, cap, channels, completion, connect, listener, new_id, next, on_siw, pair, post,
-    queue_pair, request, resolved, send_message,
+    queue_pair, request, send_message,
 };
 
 #[test]
@@ -113,47 +113,6 @@ fn port_without_a_listener_refuses() {
             other => panic!("{other:?}"),
         }
     });
-}
-
-// perftest's server closes its listener after the first connection, and its client may connect
-// again before it listens again.
-#[test]
-fn connection_between_two_listeners_waits_for_the_second() {
-    on_siw(
-        "connection_between_two_listeners_waits_for_the_second",
-        |_| {
-            let [here, there] = channels();
-            let (first, _ends) = pair(&here, &there, "127.0.0.1:0");
-            let to = first.local_addr().expect("bound");
-            let (id, _qp, _cq) = resolved(&here, to);
-            drop(first);
-            id.connect(&ConnParams::with_private_data(b"hello"))
-                .expect("requested");
-            let (_second, _) = listener(&there, &to.to_string(), 4);
-            let request = request(&there);
-            let (_qp, _cq) = queue_pair(&request);
-            request.accept(&ConnParams::default()).expect("accepted");
-            let kind = next(&here).kind;
-            assert!(matches!(kind, EventKind::Established(_)), "{kind:?}");
-        },
-    );
-}
-
-#[test]
-fn closed_listener_without_a_successor_refuses_in_the_end() {
-    on_siw(
-        "closed_listener_without_a_successor_refuses_in_the_end",
-        |_| {
-            let [here, there] = channels();
-            let (first, _ends) = pair(&here, &there, "127.0.0.1:0");
-            let to = first.local_addr().expect("bound");
-            drop(first);
-            let _queues = connect(&here, to);
-            let kind = next(&here).kind;
-            assert!(matches!(kind, EventKind::Refused { .. }), "{kind:?}");
-            TcpListener::bind(to).expect("the port is free");
-        },
-    );
 }
 
 #[test]

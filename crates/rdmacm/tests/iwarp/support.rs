@@ -70,14 +70,6 @@ pub(crate) fn cap() -> QpCap {
 
 /// Returns an id that has requested a connection.
 pub(crate) fn connect(channel: &EventChannel, to: SocketAddr) -> (Id, Arc<Qp>, Arc<Cq>) {
-    let (id, qp, cq) = resolved(channel, to);
-    let params = ConnParams::with_private_data(b"hello");
-    id.connect(&params).expect("requested");
-    (id, qp, cq)
-}
-
-/// Returns an id that can request a connection.
-pub(crate) fn resolved(channel: &EventChannel, to: SocketAddr) -> (Id, Arc<Qp>, Arc<Cq>) {
     let id = new_id(channel);
     id.resolve_addr(None, to, RESOLVE_TIMEOUT)
         .expect("resolving");
@@ -85,6 +77,8 @@ pub(crate) fn resolved(channel: &EventChannel, to: SocketAddr) -> (Id, Arc<Qp>, 
     id.resolve_route().expect("resolving");
     assert!(matches!(next(channel).kind, EventKind::RouteResolved));
     let (qp, cq) = queue_pair(&id);
+    let params = ConnParams::with_private_data(b"hello");
+    id.connect(&params).expect("requested");
     (id, qp, cq)
 }
 
