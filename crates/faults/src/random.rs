@@ -1,5 +1,7 @@
 //! Deterministic numbers: a function of the seed and of the place where they are used.
 
+use crate::selector::Direction;
+
 /// Returns a number that depends on all of `parts` (splitmix64 after each part).
 pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9e37_79b9_7f4a_7c15, |state, &part| {
@@ -36,4 +38,15 @@ impl Chance {
     pub(crate) fn decide(self, number: u64) -> bool {
         number >> 32 < self.0
     }
+}
+
+/// Returns the random numbers of a rule for the packets of a flow: a number for each part of the
+/// decision about the packet with this count.
+pub(crate) fn randomness(
+    seed: u64,
+    rule: usize,
+    direction: Direction,
+    flow: u64,
+) -> impl Fn(u64, u64) -> u64 + Copy {
+    move |part, count| mix(&[seed, rule as u64, direction as u64, flow, count, part])
 }

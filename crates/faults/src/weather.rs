@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::counts::Counts;
 use crate::fate::{Damage, Fate};
 use crate::plan::{Effect, EventKind, Plan, Rule, Trigger};
-use crate::random::{below, mix};
+use crate::random::{below, randomness};
 use crate::selector::{Direction, Facts};
 
 /// An event that a rule has caused.
@@ -146,16 +146,7 @@ impl Weather {
                 }
                 continue;
             }
-            let random = |part: u64, count: u64| {
-                mix(&[
-                    self.plan.seed,
-                    index as u64,
-                    direction as u64,
-                    flow,
-                    count,
-                    part,
-                ])
-            };
+            let random = randomness(self.plan.seed, index, direction, flow);
             let flow_key = (direction, flow);
             let Some(count) =
                 state.affects(rule, index, &*self.counts, began, now, flow_key, random)

@@ -100,16 +100,7 @@ impl Weather {
                 }
                 continue;
             }
-            let random = |part: u64, count: u64| {
-                mix(&[
-                    self.plan.seed,
-                    index as u64,
-                    direction as u64,
-                    flow,
-                    count,
-                    part,
-                ])
-            };
+            let random = randomness(self.plan.seed, index, direction, flow);
             let key = (direction, flow);
             let counts = &*self.counts;
             let Some(count) = state.affects(rule, index, counts, began, now, key, random) else {
