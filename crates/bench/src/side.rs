@@ -188,6 +188,7 @@ impl Ends {
     }
 
     /// Posts a receive for a message.
+    #[inline(always)]
     pub(crate) fn post_recv(
         &self,
         engine: &mut Engine,
@@ -203,6 +204,7 @@ impl Ends {
     }
 
     /// Posts a message.
+    #[inline(always)]
     pub(crate) fn post_send(
         &self,
         engine: &mut Engine,

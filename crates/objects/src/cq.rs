@@ -199,14 +199,12 @@ impl OpenCq<'_> {
     /// this order.
     #[inline]
     pub fn push_acknowledged(&mut self, mut wc: Wc) -> Pushed {
-        let newest = self.0.entries.back().copied();
-        let pushed = match newest {
-            Some(answer) if answer.qpn == wc.qpn && answer.is_received() => {
-                wc.timestamp = answer.timestamp;
-                self.push(wc, false)
-            }
-            _ => return self.push(wc, false),
+        let is_answer = |newest: &&Wc| newest.qpn == wc.qpn && newest.is_received();
+        let Some(answer) = self.0.entries.back().filter(is_answer) else {
+            return self.push(wc, false);
         };
+        wc.timestamp = answer.timestamp;
+        let pushed = self.push(wc, false);
         if pushed != Pushed::Overflow {
             let last = self.0.entries.len() - 1;
             self.0.entries.swap(last - 1, last);

@@ -112,8 +112,9 @@ pub struct Failing {
 }
 
 impl<P> Wqe<P> {
+    /// Returns the fields of the completion of this work request.
     #[inline]
-    fn finished(&self) -> Finished {
+    pub fn finished(&self) -> Finished {
         Finished::of(self.wr_id, &self.op, self.flags, self.length)
     }
 
@@ -230,7 +231,8 @@ impl<P: Default> SendQueue<P> {
             Some(behind) => &mut self.slots[behind],
         };
         wqe.wr_id = wr.wr_id;
-        wqe.op = wr.op;
+        // An unused slot holds nothing that must be dropped (`release`).
+        core::mem::forget(core::mem::replace(&mut wqe.op, wr.op));
         wqe.flags = wr.flags;
         wqe.phase = Phase::Posted;
         wqe.progress = P::default();
@@ -263,7 +265,9 @@ impl<P: Default> SendQueue<P> {
                 }
             }
         }
-        if let (true, Some(ud)) = (self.datagrams, wr.ud) {
+        if self.datagrams
+            && let Some(ud) = wr.ud
+        {
             self.targets.push_back(ud);
         }
         self.len += 1;
@@ -291,8 +295,15 @@ impl<P: Default> SendQueue<P> {
     /// Removes the oldest work request and returns the fields of its completion.
     #[inline]
     pub fn pop(&mut self) -> Option<Finished> {
-        let slot = self.first;
         let finished = self.front()?.finished();
+        self.remove_oldest();
+        Some(finished)
+    }
+
+    /// Removes the oldest work request. The queue must not be empty.
+    #[inline]
+    pub fn remove_oldest(&mut self) {
+        let slot = self.first;
         self.len -= 1;
         self.first = match self.len {
             0 => 0,
@@ -308,7 +319,6 @@ impl<P: Default> SendQueue<P> {
                 None => self.failing = None,
             }
         }
-        Some(finished)
     }
 
     /// Removes the newest work request. Only an injected bug calls this.

@@ -54,6 +54,9 @@ pub(crate) struct Window {
     cut_until: PsnMark,
     /// Cost of a packet with a full payload.
     packet: u16,
+    /// Number of packets after which AckReq must be set: a quarter of the window. It is kept,
+    /// because computing it takes a division for every packet.
+    ack_interval: u16,
     /// True if the window, and not the program, limits sending: only then may it grow.
     is_limit: bool,
     /// Number of successive round trips that were much longer than the shortest, at most 2.
@@ -79,16 +82,19 @@ impl Window {
         let packet = mtu + PACKET_OVERHEAD;
         let floor = packet * FLOOR_PACKETS;
         let ceiling = config.max_window.max(floor);
-        Window {
-            size: config.initial_window.clamp(floor, ceiling),
+        let mut window = Window {
+            size: 0,
             in_flight: 0,
             threshold: ceiling,
             ceiling,
             cut_until: PsnMark::NONE,
             packet: packet as u16, // an MTU is 4096 at most
+            ack_interval: 1,
             is_limit: false,
             slow_in_a_row: 0,
-        }
+        };
+        window.resize(config.initial_window.clamp(floor, ceiling));
+        window
     }
 
     /// Lowers the maximum of a new window.
@@ -96,7 +102,12 @@ impl Window {
         let floor = u32::from(self.packet) * FLOOR_PACKETS;
         self.ceiling = self.ceiling.min(maximum.max(floor));
         self.threshold = self.ceiling;
-        self.size = self.size.min(self.ceiling);
+        self.resize(self.size.min(self.ceiling));
+    }
+
+    fn resize(&mut self, size: u32) {
+        self.size = size;
+        self.ack_interval = (size / u32::from(self.packet) / 4).clamp(1, 256) as u16;
     }
 
     /// Returns the bytes that may be in flight.
@@ -119,7 +130,7 @@ impl Window {
     /// Returns the number of packets after which AckReq must be set.
     #[inline]
     pub(crate) fn ack_interval(&self) -> u32 {
-        (self.size / u32::from(self.packet) / 4).clamp(1, 256)
+        self.ack_interval.into()
     }
 
     /// True if `cost` bytes may be sent now: they fit, or nothing else is in flight. If not,
@@ -168,7 +179,7 @@ impl Window {
             } else {
                 (u64::from(self.packet) * u64::from(ack.bytes) / u64::from(self.size)) as u32
             };
-            self.size = self.size.saturating_add(more).min(self.ceiling);
+            self.resize(self.size.saturating_add(more).min(self.ceiling));
         }
     }
 
@@ -188,7 +199,7 @@ impl Window {
         // was in use.
         if self.size > self.floor() {
             self.threshold = (self.size / 2).max(self.floor());
-            self.size = self.floor();
+            self.resize(self.floor());
         }
         self.cut_until = PsnMark::NONE;
     }
@@ -211,7 +222,7 @@ impl Window {
         if self.cut_until != PsnMark::NONE {
             return;
         }
-        self.size = (self.size - self.size / part).max(floor);
+        self.resize((self.size - self.size / part).max(floor));
         self.threshold = self.size;
         self.cut_until = PsnMark::at(next);
     }

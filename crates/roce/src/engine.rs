@@ -269,7 +269,9 @@ impl Engine {
     }
 
     /// Posts to the send queue.
-    #[inline]
+    ///
+    /// The function is always inlined: a call would copy the work request once more.
+    #[inline(always)]
     pub fn post_send(&mut self, now: Time, qpn: u32, wr: SendWr<'_>) -> Result<(), VerbsError> {
         self.cx.now = now;
         self.qps.verb(qpn)?.post_send(&mut self.cx, wr)

@@ -186,9 +186,11 @@ impl Qp {
     /// program wants one.
     #[inline]
     fn take_oldest(&mut self, cx: &Context) -> Option<Wc> {
-        let send = self.sq.pop()?;
+        let send = self.sq.front()?.finished();
+        let wc = self.send_completion(cx, send, WcStatus::Success);
+        self.sq.remove_oldest();
         self.req.forget_oldest();
-        self.send_completion(cx, send, WcStatus::Success)
+        wc
     }
 
     /// Completes the oldest work requests that are already done, or have failed.
@@ -358,11 +360,14 @@ impl Qp {
 }
 
 /// Returns the window cost of `packets` packets of a message, from packet `from` on.
+#[inline]
 pub(super) fn wqe_cost(wqe: &Wqe, from: u32, packets: u32, mtu: u32) -> u32 {
-    let bytes = wqe.bytes_before(from + packets, mtu) - wqe.bytes_before(from, mtu);
     let bytes = match wqe.op.info().class {
         OpClass::Single => 8,
-        OpClass::Message | OpClass::Read | OpClass::Local => bytes as u32,
+        _ if packets == wqe.packets => wqe.length,
+        OpClass::Message | OpClass::Read | OpClass::Local => {
+            (wqe.bytes_before(from + packets, mtu) - wqe.bytes_before(from, mtu)) as u32
+        }
     };
     bytes + packets * PACKET_OVERHEAD
 }

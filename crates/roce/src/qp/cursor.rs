@@ -252,7 +252,10 @@ impl Requester {
     /// packets of the message behind this one.
     #[inline]
     pub(super) fn admits_group(&mut self, cost: u32, others: u32, mtu: u32) -> bool {
-        let others = others.min(self.packets_until_ack_req() - 1);
+        let others = match others {
+            0 => 0,
+            _ => others.min(self.packets_until_ack_req() - 1),
+        };
         self.admits(cost + others * (mtu + PACKET_OVERHEAD))
     }
 

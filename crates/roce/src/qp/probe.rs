@@ -100,11 +100,11 @@ impl Qp {
         match wqe.op.info().class {
             OpClass::Message => {
                 let mark = batch.mark();
-                if let Err(reason) = self.gather_packet(cx, batch, 0, packet) {
-                    return self.fail_later(cx, 0, WcStatus::LocalProtection, reason);
-                }
                 let start = wqe.bytes_before(packet, self.mtu);
                 let payload_len = (wqe.bytes_before(packet + 1, self.mtu) - start) as u32;
+                if let Err(reason) = self.gather_packet(cx, batch, 0, wqe, packet, payload_len) {
+                    return self.fail_later(cx, 0, WcStatus::LocalProtection, reason);
+                }
                 message_header(self, batch, wqe, packet, payload_len, true);
                 let new = NewPacket {
                     qpn: self.qpn,

@@ -72,28 +72,29 @@ impl Qp {
         batch: &mut Batch,
         limit: usize,
     ) -> Result<(), Blocked> {
-        let Some(wqe) = self.sq.get(self.req.index()) else {
+        let index = self.req.index();
+        let Some(wqe) = self.sq.get(index) else {
             self.req.window.set_limit(false);
             return Err(Blocked::UntilEvent);
         };
-        if self.sq.fails(self.req.index()) {
+        if self.sq.fails(index) {
             return Err(Blocked::UntilEvent);
         }
+        let class = wqe.op.info().class;
         match wqe.phase {
-            Phase::Posted => self.start(cx)?,
+            Phase::Posted => {
+                self.start(cx)?;
+                if class == OpClass::Local {
+                    return Ok(());
+                }
+            }
             Phase::Started if self.req.sent < wqe.packets => {}
-            _ => {
+            Phase::Started | Phase::Done => {
                 self.req.step();
                 return Ok(());
             }
         }
-        let Some(wqe) = self.sq.get(self.req.index()) else {
-            return Ok(()); // a local operation has completed
-        };
-        if wqe.phase != Phase::Started {
-            return Ok(());
-        }
-        match wqe.op.info().class {
+        match class {
             OpClass::Message => self.send_message(cx, batch, limit),
             OpClass::Read | OpClass::Single if batch.room(limit, 1) == 0 => Err(Blocked::BatchFull),
             OpClass::Read => self.send_read(cx, batch),
@@ -213,9 +214,6 @@ impl Qp {
                 return Err(Blocked::UntilEvent);
             };
             let packet = self.req.sent;
-            if packet == wqe.packets {
-                break;
-            }
             if batch.room(limit, 1) == 0 && (packet == 0 || self.room_in_run(batch) == 0) {
                 return Err(Blocked::BatchFull);
             }
@@ -227,7 +225,7 @@ impl Qp {
                 return Err(Blocked::UntilEvent);
             }
             let mark = batch.mark();
-            if let Err(reason) = self.gather_packet(cx, batch, index, packet) {
+            if let Err(reason) = self.gather_packet(cx, batch, index, wqe, packet, payload) {
                 let covered = packet == 0 || self.req.expects_response_for(wqe.first_psn.prev());
                 self.fail_later(cx, index, WcStatus::LocalProtection, reason);
                 if !covered {
@@ -266,9 +264,10 @@ impl Qp {
             if acknowledged {
                 self.req.note_sent(cx, &self.attr);
             }
-            if !last {
-                self.push_middle_packets(cx, batch, index, limit);
+            if last {
+                break;
             }
+            self.push_middle_packets(cx, batch, index, limit);
         }
         if !acknowledged {
             self.hand_over(batch, index);
@@ -277,20 +276,19 @@ impl Qp {
         Ok(())
     }
 
-    /// Adds the payload of packet number `packet` of a SEND or WRITE to the batch.
+    /// Adds the `payload` bytes of packet number `packet` of a SEND or WRITE to the batch.
+    /// `index` is that of work request `wqe`.
     #[inline(always)]
     pub(super) fn gather_packet(
         &self,
         cx: &Context,
         batch: &mut Batch,
         index: usize,
+        wqe: &Wqe,
         packet: u32,
+        payload: u32,
     ) -> Result<(), Reason> {
-        let Some(wqe) = self.sq.get(index) else {
-            return Ok(());
-        };
-        let payload = wqe.bytes_before(packet + 1, self.mtu) - wqe.bytes_before(packet, self.mtu);
-        let (payload, from) = (payload as u32, self.offset_of(cx, wqe, packet));
+        let from = self.offset_of(cx, wqe, packet);
         if wqe.is_inline() {
             batch.push_inline(&self.sq.inline(index)[from as usize..][..payload as usize]);
             return Ok(());
