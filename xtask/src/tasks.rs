@@ -67,7 +67,7 @@ pub(crate) fn test() -> Result<()> {
 }
 
 /// Options of the runner that select recipes. Each recipe installs its packages by itself.
-const RECIPES: [&str; 4] = ["--wheels", "--mpi", "--storage", "--suites"];
+const RECIPES: [&str; 5] = ["--wheels", "--mpi", "--storage", "--video", "--suites"];
 
 /// Runs unmodified RDMA programs.
 pub(crate) fn programs(args: &[String]) -> Result<()> {
