@@ -60,9 +60,8 @@ impl QpObject {
         self.sends_datagrams
     }
 
-    /// Removes completions of this queue pair that were not polled, as adapters do at a reset and
-    /// at the end of a queue pair: a program does not expect old completions of a queue pair that
-    /// it reuses, or of one that is gone.
+    /// Removes completions of this queue pair that were not polled, as adapters do at a
+    /// reset: a program that reuses the queue pair does not expect old completions.
     fn forget_completions(&self) {
         // SAFETY: these fields do not change after creation.
         let cqs = unsafe { [(*self.c()).qp_base.send_cq, (*self.c()).qp_base.recv_cq] };
@@ -226,7 +225,6 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     if last && let Err(error @ VerbsError::Busy(_)) = object.qp.destroy() {
         return errno_of(&error);
     }
-    object.forget_completions();
     // SAFETY: a context is open as long as it has queue pairs.
     let context = unsafe { context_of((*object.c()).qp_base.context) };
     if context.settings.is_strict() && last {

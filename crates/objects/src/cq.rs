@@ -102,7 +102,7 @@ impl Cq {
         n
     }
 
-    /// Drops the queued completions of a queue pair that moves to RESET or is destroyed.
+    /// Drops the queued completions of a queue pair that moves to RESET.
     pub fn forget(&self, qpn: u32) {
         self.lock().entries.retain(|wc| wc.qpn != qpn);
     }
