@@ -84,6 +84,18 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Calls `look` with the oldest record, if one waits. The record stays. If `look` returns
+    /// true, the descriptor becomes readable anew, also for a program that waits for edges.
+    pub fn look_at_next(&self, look: impl FnOnce(&mut T) -> bool) -> bool {
+        let mut queue = self.queue();
+        let announces = queue.records.front_mut().is_some_and(look);
+        if announces && self.pipe.take() {
+            queue.tokens = queue.tokens.saturating_sub(1);
+            self.refill(&mut queue);
+        }
+        announces
+    }
+
     /// Returns true if a record waits that has a token in the pipe.
     pub(crate) fn has_record(&self) -> bool {
         !self.queue().records.is_empty()
@@ -200,6 +212,20 @@ mod tests {
             channel.take().unwrap_err().kind(),
             io::ErrorKind::WouldBlock
         );
+    }
+
+    #[test]
+    fn record_that_is_looked_at_stays_and_can_be_announced_again() {
+        let channel = Channel::new().unwrap();
+        assert!(!channel.look_at_next(|_| true), "there is no record");
+        channel.put(7);
+        channel.put(8);
+        assert!(!channel.look_at_next(|record| core::mem::replace(record, 9) == 8));
+        assert!(channel.look_at_next(|record| *record == 9));
+        assert!(readable(&channel));
+        assert_eq!(channel.take().unwrap(), 9);
+        assert_eq!(channel.take().unwrap(), 8);
+        assert!(!readable(&channel));
     }
 
     #[test]

@@ -359,7 +359,7 @@ impl Device {
             Ok(created)
         })?;
         let (device, shard) = (Arc::clone(self), Arc::clone(shard));
-        Ok(Qp::new(device, shard, qpn, cap, init.qp_type))
+        Ok(Qp::new(device, shard, qpn, cap, init))
     }
 
     /// Gives a queue pair of an iWARP link the stream of a connection. The queue pair may be of

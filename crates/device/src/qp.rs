@@ -1,11 +1,12 @@
 //! Queue pairs of a device.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use std::sync::{Arc, Weak};
 
 use ferroce_net::{Source, slot_of_qpn};
 use ferroce_roce::{
-    AttrMask, QpAttr, QpCap, QpQuery, QpState, QpType, RecvWr, SendWr, Time, VerbsError,
+    AttrMask, Cq as CompletionQueue, QpAttr, QpCap, QpInit, QpQuery, QpState, QpType, RecvWr,
+    SendWr, Time, VerbsError,
 };
 use ferroce_wire::{Mtu, rc_source_port, ud_source_port};
 
@@ -40,6 +41,8 @@ pub struct Qp {
     qpn: u32,
     cap: QpCap,
     kind: QpType,
+    /// The completion queue of its receives.
+    receives: Weak<CompletionQueue>,
     /// The path MTU that the program set, as a number of `enum ibv_mtu`, if it is above the
     /// active MTU of the link; 0 otherwise.
     asked_mtu: AtomicU8,
@@ -53,14 +56,19 @@ impl Qp {
         shard: Arc<Shard>,
         qpn: u32,
         cap: QpCap,
-        kind: QpType,
+        init: &QpInit,
     ) -> Qp {
         Qp {
             device,
             shard,
             qpn,
             cap,
-            kind,
+            kind: init.qp_type,
+            receives: init
+                .recv_cq
+                .as_ref()
+                .map(Arc::downgrade)
+                .unwrap_or_default(),
             asked_mtu: AtomicU8::new(0),
             source_port: AtomicU16::new(0),
         }
@@ -74,6 +82,12 @@ impl Qp {
     /// Returns the granted sizes.
     pub fn cap(&self) -> QpCap {
         self.cap
+    }
+
+    /// Returns true if the completion queue of its receives has completions that the program has
+    /// not polled.
+    pub fn has_unpolled_receives(&self) -> bool {
+        self.receives.upgrade().is_some_and(|cq| !cq.is_empty())
     }
 
     /// Changes attributes and state. With [`AttrMask::AV`], `ah` is the route.

@@ -33,6 +33,28 @@ pub(crate) struct Queued {
     /// The id that the event concerns; for a request, the listener.
     pub(crate) id: Arc<Shared>,
     pub(crate) event: ChannelEvent,
+    /// True if the program was told to ask for it again.
+    postponed: bool,
+}
+
+impl Queued {
+    pub(crate) fn new(id: Arc<Shared>, event: ChannelEvent) -> Queued {
+        Queued {
+            id,
+            event,
+            postponed: false,
+        }
+    }
+
+    /// Returns true for the end of a connection that was not postponed yet.
+    fn can_be_postponed(&self) -> bool {
+        let ends = match &self.event {
+            ChannelEvent::Cm(event, _) => matches!(event.event, CmEventKind::Disconnected { .. }),
+            ChannelEvent::Iwarp(event) => matches!(event, IwarpEvent::Disconnected),
+            _ => false,
+        };
+        ends && !self.postponed
+    }
 }
 
 /// An event as it waits in a channel.
@@ -162,6 +184,30 @@ impl EventChannel {
         let timeout = Timespec::try_from(timeout).ok();
         let ready = poll(&mut [PollFd::new(&fd, PollFlags::IN)], timeout.as_ref());
         !matches!(ready, Ok(0))
+    }
+
+    /// Postpones the next event of a non-blocking channel, once, if it is the end of a
+    /// connection and completions of receives wait. Returns true if the program shall ask again.
+    ///
+    /// **Why**: a peer may connect, send and disconnect while this program waits for a
+    /// processor. libfabric then gets the event before it polls. It closes the endpoint and
+    /// crashes on the messages that it finds in the queue. It polls before it asks again.
+    pub fn postpones_end(&self) -> bool {
+        let mut ended = None;
+        self.0.look_at_next(|next| {
+            ended = next.can_be_postponed().then(|| Arc::clone(&next.id));
+            false
+        });
+        // Looked at without the lock of the queue, which a thread may take that has locked the id.
+        let Some(id) = ended else { return false };
+        let waits = id.qp().is_some_and(|qp| qp.has_unpolled_receives());
+        waits
+            && self.is_nonblocking()
+            && self.0.look_at_next(|next| {
+                let is_same = Arc::ptr_eq(&next.id, &id) && next.can_be_postponed();
+                next.postponed |= is_same;
+                is_same
+            })
     }
 
     fn is_nonblocking(&self) -> bool {

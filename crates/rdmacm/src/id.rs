@@ -343,7 +343,7 @@ impl Shared {
     /// Queues an event for the program.
     pub(crate) fn post(self: &Arc<Shared>, event: ChannelEvent) {
         let id = Arc::clone(self);
-        self.channel().put(Queued { id, event });
+        self.channel().put(Queued::new(id, event));
     }
 
     pub(crate) fn is_datagram(&self) -> bool {

@@ -349,5 +349,8 @@ These bugs of programs appear with any driver:
   large as `-n` needs no credits.
 - qperf without `-cm 1` addresses peers by LID, and RoCE ports have none, so it fails on rxe. Its commands run on a
   link with `lids on`.
+- libfabric's `verbs;ofi_rxm` crashes if it gets the event of a disconnect before it has polled the peer's last messages: `rxm_close_conn`
+  closes the endpoint, handles these messages and posts receives to the closed endpoint. Ferroce's `rdma_get_cm_event` returns EAGAIN
+  once for such an event on a non-blocking channel, and libfabric polls before it asks again.
 
 ";

@@ -140,7 +140,10 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             "rdma_get_cm_event: the pointer for the event is NULL",
         )));
     }
-    let taken = next(channel);
+    let taken = channel_of(channel).and_then(|found| match found.channel.postpones_end() {
+        true => Err(libc::EAGAIN),
+        false => next(channel),
+    });
     // SAFETY: `event` is not NULL, and points to a pointer of the program.
     finish(taken.map(|taken| unsafe { *event = into_c(taken) }))
 }

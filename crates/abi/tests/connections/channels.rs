@@ -9,7 +9,8 @@ use ferroce_abi::exports::*;
 use ferroce_abi::ffi::*;
 use ferroce_testnet::deadline;
 
-use crate::common::{on_loopback, polled};
+use crate::common::pair::{element, post, receive, request, success};
+use crate::common::{made, on_loopback, pages, polled};
 use crate::ends::*;
 
 fn readable(channel: *mut rdma_event_channel) -> bool {
@@ -180,6 +181,47 @@ fn destroying_a_channel_ends_the_connections_of_its_ids() {
             rdma_destroy_event_channel(here);
         },
     );
+}
+
+/// A peer may send and disconnect while the program waits for a processor. libfabric closes the
+/// endpoint when it gets the event, and loses or mishandles the message. It polls before it asks
+/// again.
+#[test]
+fn end_of_a_connection_is_postponed_once_while_messages_wait() {
+    let name = "channels::end_of_a_connection_is_postponed_once_while_messages_wait";
+    on_loopback(name, |_ferroced| unsafe {
+        for (sends, polls) in [(true, true), (true, false), (false, false)] {
+            let (here, there) = (channel(), channel());
+            let [active, passive, listener] = apart(here, there);
+            let memory = pages(1);
+            let mr = made(ibv_reg_mr((*active).pd, memory.cast(), 4096, 1));
+            if sends {
+                let element = element(memory, 32, (*mr).lkey);
+                receive((*passive).qp, 1, element);
+                post((*active).qp, request(2, IBV_WR_SEND), element);
+                success((*active).send_cq);
+            }
+            good(rdma_disconnect(active));
+            libc::fcntl((*there).fd, libc::F_SETFL, libc::O_NONBLOCK);
+            deadline::readable(BorrowedFd::borrow_raw((*there).fd), "the end");
+            if sends {
+                let mut event = ptr::null_mut();
+                bad(rdma_get_cm_event(there, &mut event), libc::EAGAIN);
+                assert!(readable(there), "the event waits");
+            }
+            if polls {
+                assert_eq!(success((*passive).recv_cq).byte_len, 32);
+            }
+            assert_eq!(expect(there, RDMA_CM_EVENT_DISCONNECTED).id, passive);
+            for id in [active, passive, listener] {
+                destroy(id);
+            }
+            assert_eq!(ibv_dereg_mr(mr), 0);
+            for channel in [here, there] {
+                rdma_destroy_event_channel(channel);
+            }
+        }
+    });
 }
 
 /// Programs have a thread for events: it may run before the call that led to the event
