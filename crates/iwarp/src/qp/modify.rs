@@ -44,15 +44,15 @@ impl Qp {
                 self.attr = QpAttr::default();
                 self.cq_overflow = false;
             }
-            QpState::Init => self.state = QpState::Init,
+            QpState::Init if self.state != QpState::Err => self.state = QpState::Init,
             QpState::Sqd if self.state == QpState::Rts => self.disconnect(cx)?,
             QpState::Err => {
                 self.enter_error(cx, None, None);
                 self.end_stream(cx, None, CloseCause::Program);
                 self.settle(cx);
             }
-            // A queue pair moves to RTR and RTS with its connection.
-            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
+            // A queue pair moves to RTR and RTS with its connection, and leaves ERR by RESET only.
+            QpState::Init | QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe => {}
         }
         Ok(())
     }

@@ -126,6 +126,28 @@ fn verbs_do_not_connect() {
     assert!(again.is_err(), "one connection at a time");
 }
 
+// siw: a state that only a connection can give is accepted and ignored; ERR is left by RESET only.
+#[test]
+fn states_without_a_connection_are_accepted_and_ignored() {
+    let mut host = Host::unconnected(|_| ());
+    host.modify(QpState::Reset).unwrap();
+    for state in [QpState::Rtr, QpState::Sqd] {
+        host.modify(state).unwrap();
+        assert_eq!(host.state(), QpState::Reset);
+    }
+    host.modify(QpState::Init).unwrap();
+    host.modify(QpState::Sqd).unwrap();
+    assert_eq!(host.state(), QpState::Init);
+    host.modify(QpState::Err).unwrap();
+    host.modify(QpState::Init).unwrap();
+    assert_eq!(host.state(), QpState::Err);
+    host.modify(QpState::Reset).unwrap();
+    host.engine
+        .connect(host.now, host.qpn, PARAMS, MSS)
+        .unwrap();
+    assert_eq!(host.state(), QpState::Rts);
+}
+
 #[test]
 fn full_send_queue_refuses_posts() {
     let mut host = Host::new();

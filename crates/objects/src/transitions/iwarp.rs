@@ -3,6 +3,7 @@
 //! siw looks at STATE and ACCESS_FLAGS only, and ignores all other attributes. A queue pair
 //! gets ready by the connection manager, not by a program: programs that use rdma_cm move
 //! their queue pairs to RTR all the same, which changes nothing before the connection exists.
+//! As in siw, RTR and SQD without a connection, and INIT after an error, succeed and change nothing.
 
 use super::{Rule, Table};
 use crate::attr::{AttrMask, QpAttr, QpState, QpType};
@@ -24,10 +25,10 @@ fn rule(qp_type: QpType, from: QpState, to: QpState) -> Option<Rule> {
     }
     match (from, to) {
         (_, Reset | Err)
-        | (Reset | Init, Init)
-        | (Init | Rtr, Rtr)
+        | (Reset | Init | Err, Init)
+        | (Reset | Init | Rtr, Rtr)
         | (Rtr | Rts, Rts)
-        | (Rts | Sqd, Sqd) => Some(Rule {
+        | (Reset | Init | Rtr | Rts | Sqd, Sqd) => Some(Rule {
             required: AttrMask::empty(),
             optional: AttrMask::all(),
         }),
