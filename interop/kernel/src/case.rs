@@ -23,11 +23,11 @@ pub(crate) enum Caller {
 pub(crate) const CALLERS: [Caller; 2] = [Caller::Ferroce, Caller::Kernel];
 
 /// The type of the links at both ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Link {
-    /// RoCE.
+    /// RoCE
     Rxe,
-    /// iWARP.
+    /// iWARP
     Siw,
 }
 
@@ -73,8 +73,6 @@ pub(crate) struct Case {
     pub(crate) patience: Duration,
     /// Number of attempts. More than one where an unreliable transport may lose messages.
     pub(crate) attempts: u32,
-    /// The case is attempted again only if the client printed this.
-    pub(crate) excuse: Option<&'static str>,
     /// The case is part of the short matrix.
     pub(crate) short: bool,
     /// Replaces the usual server and client, if given.
@@ -127,7 +125,6 @@ impl Case {
             packets: None,
             patience: Duration::from_secs(60),
             attempts: 1,
-            excuse: None,
             short: false,
             script: None,
             inspect: None,
@@ -223,13 +220,6 @@ impl Case {
     pub(crate) fn may_lose(mut self) -> Case {
         self.attempts = 3;
         self.patience = Duration::from_secs(30);
-        self
-    }
-
-    /// Allows three attempts, each only if the client printed `excuse`, the sign of a fault of the
-    /// kernel's driver.
-    pub(crate) fn retry_if_printed(mut self, excuse: &'static str) -> Case {
-        (self.attempts, self.excuse) = (3, Some(excuse));
         self
     }
 

@@ -208,7 +208,6 @@ fn run_with_retries(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u3
     for number in 1..case.attempts {
         match site.attempt(case, logs) {
             Ok(()) => return Ok(number),
-            Err(error) if !is_excused(case, logs) => return Err(error),
             Err(error) => println!(
                 "again          {:<13} {}: {error:#}",
                 case.group,
@@ -217,12 +216,6 @@ fn run_with_retries(site: &mut run::Site, case: &Case, logs: &Path) -> Result<u3
         }
     }
     site.attempt(case, logs).map(|()| case.attempts)
-}
-
-/// Returns true if a case that failed may be attempted again.
-fn is_excused(case: &Case, logs: &Path) -> bool {
-    let said = || fs::read_to_string(logs.join("client")).unwrap_or_default();
-    case.excuse.is_none_or(|excuse| said().contains(excuse))
 }
 
 const HEAD: &str = "\
@@ -280,14 +273,26 @@ siw overlooks messages at the start of a connection. Ferroce takes care of that:
 | its client resets the connection if a message arrives with the Reply | `rstream`, Ferroce server |
 | its client loses the private data of a rejection if the connection is closed at once | `reject`, Ferroce server |
 | `rdma_connect` waits for TCP and returns ECONNREFUSED, without an event | `nobody_listens`, Ferroce server |
+| a SEND that has arrived completes with LOC_QP_OP_ERR, if the peer closes the connection before siw has completed it | `perftest -R` without `--wait_destroy` |
+
+The last line is a race within siw: after it has handed a segment to TCP, siw looks whether the peer has closed the connection. It also
+happens with siw at both ends: to one of 300 connections within a guest with one processor for its two, whose client closed as soon as
+it had the answer. perftest's ends close right after their last SEND, so the rows have `--wait_destroy=1`: both ends wait for a second first.
+
+Of the calls in `refusals`, nine have another answer than with siw. No other difference is allowed:
+
+| call | siw | Ferroce |
+| --- | --- | --- |
+| `ibv_create_qp_ex` with send operations, `ibv_create_cq_ex`, `ibv_query_rt_values_ex`, `ibv_alloc_parent_domain` | EOPNOTSUPP | works |
+| `ibv_rereg_mr`, `ibv_resize_cq`, `ibv_modify_srq` with a size | EOPNOTSUPP | works |
+| `ibv_reg_mr` with IBV_ACCESS_ON_DEMAND | EINVAL | works |
+| `ibv_post_send` of a READ into two elements | the connection ends, the READ is flushed | EINVAL, as siw answers kernel programs; the connection remains |
 
 Some commands may fail and are tried again; the list says so where it happened:
 
 - UC and UD lose packets that a busy machine has no time to receive.
 - After loss, an end that has all its completions exits and cannot acknowledge retransmissions of the other end. rxe
   then retries without end.
-- A client of the kernel's siw sometimes reports a local error for its last SEND, which has arrived, because the server closes the
-  connection in the same moment.
 
 Refusals are lost in the rows of perftest's `-R`: perftest's client connects twice, does not wait until the server listens again, and
 crashes if refused. Without the refusal TCP repeats the connection request after 1 s, and the connection manager after 4 s. On type
