@@ -310,6 +310,7 @@ EXAMPLES
   cargo xtask bench programs --type siw    iWARP beside iperf3 and a TCP ping-pong
   cargo xtask bench programs --bundle DIR  everything for a machine without cargo
   cargo xtask bench programs --vm          beside the kernel's rdma_rxe, in a virtual machine
+  cargo xtask bench programs --vm --type siw    beside the kernel's siw
   cargo xtask bench programs -- --help     the benchmark's own help")]
     Programs {
         /// Copy the benchmark, Ferroce and the programs with their libraries to DIR, and do not
@@ -317,8 +318,8 @@ EXAMPLES
         #[arg(long, value_name = "DIR", conflicts_with = "vm")]
         bundle: Option<PathBuf>,
 
-        /// Measure in a virtual machine, beside its kernel's rdma_rxe: both ends in the guest,
-        /// the drivers by turns. Needs root. Must be the first argument.
+        /// Measure in a virtual machine, beside its kernel's rdma_rxe, or siw with `--type siw`:
+        /// both ends in the guest, the drivers by turns. Needs root. Must be the first argument.
         #[arg(long)]
         vm: bool,
 

@@ -102,7 +102,7 @@ pub(crate) fn bench_vm(args: &[String]) -> Result<()> {
     let mut line = vec!["--speed".into(), "--ferroce".into()];
     line.push(ferroce.to_string_lossy().into_owned());
     line.extend_from_slice(args);
-    last_step("Measure beside the kernel's Soft-RoCE", || {
+    last_step("Measure beside the kernel's driver", || {
         run_built("interop-kernel", &line)
     })
 }

@@ -49,6 +49,7 @@ EXAMPLES
     interop-kernel --list
     interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
     interop-kernel --speed --ferroce target/release/ferroce
+    interop-kernel --speed --type siw --ferroce target/release/ferroce
 
 FILES
     $XDG_CACHE_HOME/ferroce-interop/    kernel and disk of the virtual machine
@@ -89,6 +90,9 @@ struct Arguments {
     /// Measure programs in the guest, with the kernel's driver and with Ferroce by turns
     #[arg(long)]
     speed: bool,
+    /// Type of the links that --speed measures
+    #[arg(long = "type", value_enum, requires = "speed", default_value_t = Link::Rxe)]
+    link: Link,
     /// Boot, run a shell command in the guest, and exit
     #[arg(long, value_name = "COMMAND")]
     shell: Option<String>,
@@ -164,7 +168,7 @@ fn inside(arguments: &Arguments) -> Result<bool> {
         return Ok(true);
     }
     if arguments.speed {
-        return speed::measure(&vm, arguments.only.as_deref(), &folder);
+        return speed::measure(&vm, arguments.link, arguments.only.as_deref(), &folder);
     }
     let mut site = run::Site::new(network, vm)?;
     let mut report = Report::default();

@@ -1,8 +1,8 @@
 //! Speed of Ferroce beside the kernel's driver: the same programs in the same guest.
 //!
-//! Server and client both run in the guest, first with the kernel's `rdma_rxe`, then with
-//! Ferroce, in each round. Both drivers use UDP port 4791, so only one of them has a link at
-//! a time. A guest without hardware virtualisation is slow: the ratios count, not the
+//! Server and client both run in the guest, first with the kernel's `rdma_rxe` or `siw`, then
+//! with Ferroce, in each round. Only one driver has a link at a time: those of type rxe both use
+//! UDP port 4791. A guest without hardware virtualisation is slow: the ratios count, not the
 //! figures.
 
 use std::path::{Path, PathBuf};
@@ -13,8 +13,10 @@ use anyhow::{Context, Result, ensure};
 use ferroce_harness::{Running, deadline, now, pause};
 
 use crate::agent;
+use crate::case::Link;
 use crate::network::GUEST;
 use crate::vm::Vm;
+use crate::weather;
 
 /// Rounds; the figures are medians.
 const ROUNDS: usize = 3;
@@ -36,8 +38,8 @@ enum Figure {
     Rate,
 }
 
-/// Programs with their options, and the figure to read.
-const ROWS: [(&str, Figure); 12] = [
+/// Programs over RoCE with their options, and the figure to read.
+const RXE: [(&str, Figure); 12] = [
     ("ib_write_lat -s 8 -n 500", Figure::Latency),
     ("ib_send_lat -s 8 -n 500", Figure::Latency),
     ("ib_read_lat -s 8 -n 500", Figure::Latency),
@@ -54,6 +56,43 @@ const ROWS: [(&str, Figure); 12] = [
         Figure::Bandwidth,
     ),
 ];
+
+/// Programs over iWARP.
+const SIW: [(&str, Figure); 10] = [
+    ("ib_write_lat -s 8 -n 500", Figure::Latency),
+    ("ib_send_lat -s 8 -n 500", Figure::Latency),
+    ("ib_read_lat -s 8 -n 500", Figure::Latency),
+    ("ib_send_lat -s 8 -n 300 -e", Figure::Latency),
+    ("ib_write_bw -s 65536 -n 500", Figure::Bandwidth),
+    ("ib_read_bw -s 65536 -n 500", Figure::Bandwidth),
+    ("ib_send_bw -s 65536 -n 500", Figure::Bandwidth),
+    ("ib_write_bw -s 1048576 -n 60", Figure::Bandwidth),
+    ("ib_read_bw -s 1048576 -n 60", Figure::Bandwidth),
+    ("ib_send_bw -s 1048576 -n 60", Figure::Bandwidth),
+];
+
+/// Returns the programs of a type of link.
+fn rows(link: Link) -> &'static [(&'static str, Figure)] {
+    match link {
+        Link::Rxe => &RXE,
+        Link::Siw => &SIW,
+    }
+}
+
+/// Returns the options of perftest that select the link, at the server and at the client.
+///
+/// The kernel's siw binds a listener without an address to its netdev, which connections of the
+/// same host do not reach. The server waits before it ends: siw reports an error for a SEND that
+/// has arrived, if the peer closes the connection before siw has completed it.
+fn options(link: Link) -> [String; 2] {
+    match link {
+        Link::Rxe => [0; 2].map(|_| "-d rxe0 -x 1".to_owned()),
+        Link::Siw => [
+            format!("-d siw0 -R --wait_destroy=1 --source_ip={}", GUEST[0]),
+            "-d siw0 -R --wait_destroy=1".to_owned(),
+        ],
+    }
+}
 
 impl Figure {
     /// Returns the column of perftest's table, and the factor to the unit.
@@ -90,18 +129,26 @@ enum Driver {
 }
 
 impl Driver {
-    /// Returns the guest's commands that add and delete the link. The kernel's driver has the
-    /// port as long as its module is loaded, and ferroced until it has ended.
-    fn link(self) -> [&'static str; 2] {
-        match self {
-            Driver::Kernel => [
+    /// Returns the guest's commands that add and delete the link. The kernel's `rdma_rxe` has the
+    /// UDP port as long as its module is loaded, and ferroced until it has ended.
+    fn link(self, link: Link) -> [&'static str; 2] {
+        match (self, link) {
+            (Driver::Kernel, Link::Rxe) => [
                 "for attempt in $(seq 100); do modprobe rdma_rxe && break; sleep 0.1; done; \
                  rdma link add rxe0 type rxe netdev data0",
                 "rdma link delete rxe0 && modprobe -r rdma_rxe",
             ],
-            Driver::Ferroce => [
+            (Driver::Kernel, Link::Siw) => [
+                "modprobe siw && rdma link add siw0 type siw netdev data0",
+                "rdma link delete siw0",
+            ],
+            (Driver::Ferroce, Link::Rxe) => [
                 "/tmp/ferroce/ferroce link add rxe0 type rxe netdev data0",
                 "/tmp/ferroce/ferroce link delete rxe0",
+            ],
+            (Driver::Ferroce, Link::Siw) => [
+                "/tmp/ferroce/ferroce link add siw0 type siw netdev data0",
+                "/tmp/ferroce/ferroce link delete siw0",
             ],
         }
     }
@@ -137,18 +184,26 @@ pub(crate) fn pack(ferroce: &Path, folder: &Path) -> Result<PathBuf> {
 }
 
 /// Measures all rows, or those that contain `only`, and prints a table. Returns true.
-pub(crate) fn measure(vm: &Vm, only: Option<&str>, folder: &Path) -> Result<bool> {
+pub(crate) fn measure(vm: &Vm, link: Link, only: Option<&str>, folder: &Path) -> Result<bool> {
     vm.run(&format!(
         "mkdir -p /tmp/ferroce && tar xf {DISK} -C /tmp/ferroce && /tmp/ferroce/ferroce --version"
     ))?;
-    vm.run(Driver::Kernel.link()[1])
+    vm.run(Driver::Kernel.link(Link::Rxe)[1])
         .context("cannot delete the kernel's link")?;
-    let rows = ROWS
+    if link == Link::Siw {
+        // perftest's client connects twice, does not wait for the server to listen again, and
+        // crashes if refused.
+        vm.run(&weather::lose_refusals("lo"))?;
+    }
+    let rows = rows(link)
         .iter()
         .filter(|(program, _)| only.is_none_or(|only| program.contains(only)));
     println!(
         "{:<42} {:>15} {:>15} {:>10}",
-        "both ends in one guest", "kernel rxe", "Ferroce", "advantage"
+        "both ends in one guest",
+        format!("kernel {}", link.kind()),
+        "Ferroce",
+        "advantage"
     );
     let mut port = FIRST_PORT;
     let (mut ahead, mut total) = (0, 0);
@@ -158,7 +213,7 @@ pub(crate) fn measure(vm: &Vm, only: Option<&str>, folder: &Path) -> Result<bool
             let mut round = [0.0; 2];
             for (value, driver) in round.iter_mut().zip([Driver::Kernel, Driver::Ferroce]) {
                 port += 1;
-                *value = run_pair(vm, driver, program, figure, port, folder)
+                *value = run_pair(vm, (driver, link), program, figure, port, folder)
                     .with_context(|| format!("{program} ({driver:?})"))?;
             }
             let [kernel, ferroce] = round;
@@ -183,20 +238,20 @@ pub(crate) fn measure(vm: &Vm, only: Option<&str>, folder: &Path) -> Result<bool
 /// Runs server and client of a program; returns the client's figure.
 fn run_pair(
     vm: &Vm,
-    driver: Driver,
+    (driver, link): (Driver, Link),
     program: &str,
     figure: Figure,
     port: u16,
     folder: &Path,
 ) -> Result<f64> {
-    let [add, delete] = driver.link();
+    let [add, delete] = driver.link(link);
     vm.run(add)?;
     let seconds = PATIENCE.as_secs();
-    let line = format!(
-        "timeout {seconds} {}{program} -d rxe0 -x 1 -F -p {port}",
-        driver.prefix()
-    );
-    let mut server = Running::spawn(&mut vm.program(&line)?, folder, "server")?;
+    let [serve, call] = options(link).map(|options| {
+        let prefix = driver.prefix();
+        format!("timeout {seconds} {prefix}{program} {options} -F -p {port}")
+    });
+    let mut server = Running::spawn(&mut vm.program(&serve)?, folder, "server")?;
     let until = deadline(PATIENCE);
     let mut listener = agent::Listener::new(port)?;
     while !listener.is_listening()? {
@@ -206,7 +261,7 @@ fn run_pair(
         ensure!(now() < until, "the server does not listen");
         pause();
     }
-    let output = vm.run(&format!("{line} {}", GUEST[0]))?;
+    let output = vm.run(&format!("{call} {}", GUEST[0]))?;
     server.wait_for_success(until)?;
     vm.run(delete)?;
     parse(&output, figure).with_context(|| format!("no figure in: {output}"))

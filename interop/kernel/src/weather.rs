@@ -64,8 +64,8 @@ impl Weather {
     /// Returns the shell command that replaces the impairment in the guest.
     pub(crate) fn command(self) -> String {
         let rules = match (self, self.netem()) {
-            (Weather::NoRefusals, _) => lose_refusals(),
-            (Weather::LateCalls, _) => [lose_refusals(), delay_calls()].concat(),
+            (Weather::NoRefusals, _) => lose_refusals("data0"),
+            (Weather::LateCalls, _) => [lose_refusals("data0"), delay_calls()].concat(),
             // On its netdev for sent packets, and on an ifb netdev, to which arriving packets
             // are redirected, for received ones.
             (_, Some(netem)) => format!(
@@ -81,15 +81,16 @@ impl Weather {
     }
 }
 
-fn lose_refusals() -> String {
+/// Returns the shell command that loses refusals of connection requests on a netdev of the guest.
+pub(crate) fn lose_refusals(netdev: &str) -> String {
     let mut rules = format!(
-        "tc qdisc add dev data0 clsact; {}; ",
+        "tc qdisc add dev {netdev} clsact; {}; ",
         ifb("refusals0", "loss 100%")
     );
     for direction in ["ingress", "egress"] {
         for refusal in [TCP_REFUSAL, &format!("{CM_MESSAGE} {REJ}")] {
             rules += &format!(
-                "tc filter add dev data0 {direction} protocol ip prio 1 u32 {refusal} {}; ",
+                "tc filter add dev {netdev} {direction} protocol ip prio 1 u32 {refusal} {}; ",
                 redirect("refusals0")
             );
         }
