@@ -22,6 +22,7 @@ const AGENT: &str = include_str!("../guest/agent.py");
 const ROOM: u64 = 64;
 
 /// Kernel, initial RAM disk and disk of the guest.
+#[derive(Debug, Clone)]
 pub(crate) struct Image {
     pub(crate) kernel: PathBuf,
     pub(crate) initrd: PathBuf,

@@ -162,7 +162,6 @@ fn inside(arguments: &Arguments) -> Result<bool> {
         false => None,
     };
     let vm = vm::Vm::boot(&image, arguments.accelerator, disk.as_deref(), &folder)?;
-    network.attach()?;
     if let Some(command) = &arguments.shell {
         print!("{}", vm.run(command)?);
         return Ok(true);

@@ -40,10 +40,15 @@ impl Network {
         ip(&["link", "set", "br0", "arp", "off"])?;
         netdev::add_veth("veth0", "veth1");
         netdev::set_master("veth1", "br0");
-        for name in ["veth0", "veth1"] {
+        // The guest's netdev remains, with its captures, while QEMU is started anew.
+        ip(&["tuntap", "add", "dev", TAP, "mode", "tap"])?;
+        netdev::set_master(TAP, "br0");
+        for name in ["veth0", "veth1", TAP] {
             netdev::set_mtu(name, MTU);
             netdev::set_up(name);
         }
+        // A long message of an unreliable transport must fit into the transmit queue.
+        ip(&["link", "set", TAP, "txqueuelen", "5000"])?;
         netdev::add_address("veth0", &format!("{}/24", HOST[0]));
         netdev::add_address("veth0", &format!("{}/64", HOST[1]));
         netdev::await_link_local("veth0");
@@ -85,23 +90,6 @@ impl Network {
         }
         self.user.clear_runtime()?;
         self.add_link(link)
-    }
-
-    /// Attaches the guest to the bridge, once QEMU has created its netdev.
-    pub(crate) fn attach(&self) -> Result<()> {
-        let until = deadline(Duration::from_secs(20));
-        while !Path::new("/proc/thread-self/net/dev_snmp6")
-            .join(TAP)
-            .exists()
-        {
-            ensure!(now() < until, "QEMU did not create {TAP}");
-            pause();
-        }
-        netdev::set_master(TAP, "br0");
-        netdev::set_mtu(TAP, MTU);
-        netdev::set_up(TAP);
-        // A long message of an unreliable transport must fit into the transmit queue.
-        ip(&["link", "set", TAP, "txqueuelen", "5000"])
     }
 
     /// Sets the MTU of all netdevs on the host.
