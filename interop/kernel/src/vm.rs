@@ -33,7 +33,13 @@ pub(crate) enum Accelerator {
 
 /// QEMU's options for the accelerators.
 const KVM: [&str; 4] = ["-accel", "kvm", "-cpu", "host"];
-const TCG: [&str; 4] = ["-accel", "tcg,thread=multi", "-cpu", "max"];
+/// QEMU emulates `rep movsb` byte by byte. Without ERMS and FSRM kernel and programs copy by words.
+const TCG: [&str; 4] = [
+    "-accel",
+    "tcg,thread=multi",
+    "-cpu",
+    "max,erms=off,fsrm=off",
+];
 
 /// A running virtual machine.
 pub(crate) struct Vm {
