@@ -59,7 +59,7 @@ impl Default for Config {
             patience_ns: 0,
             initial_window: 64 << 10,
             max_window: 1 << 20,
-            memory_window: 132 << 10,
+            memory_window: 508 << 10,
         }
     }
 }

@@ -20,11 +20,13 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use super::ring::{ALIGNMENT, RingMemory};
 
 /// Bytes of the memory of a channel, positions and flags included.
-pub const CHANNEL_SIZE: usize = 256 << 10;
+pub const CHANNEL_SIZE: usize = 1 << 20;
 
 /// Bytes of the positions and flags of a ring: each has a cache line of its own.
 const CONTROL: usize = 4 * ALIGNMENT;
-/// Bytes for the records of a ring: room for two of the longest runs.
+/// Bytes for the records of a ring: room for eight of the longest runs. With room for two, the
+/// sender waits until the receiver has read a whole run, and so the two take turns: 64 KiB
+/// WRITEs had 35 Gb/s instead of 50, and those of 1 MiB 28 instead of 45.
 const CAPACITY: usize = (CHANNEL_SIZE - 2 * CONTROL) / 2;
 
 const TAIL: usize = 0;
