@@ -141,7 +141,11 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         )));
     }
     let taken = channel_of(channel).and_then(|found| match found.channel.postpones_end() {
-        true => Err(libc::EAGAIN),
+        true => Err(refuse(
+            libc::EAGAIN,
+            "rdma_get_cm_event: the event of a disconnect is postponed once, because received \
+             messages were not polled yet",
+        )),
         false => next(channel),
     });
     // SAFETY: `event` is not NULL, and points to a pointer of the program.
