@@ -128,7 +128,8 @@ fn lines(
 /// Returns the number of a line's colour.
 fn colour(probe: &Probe) -> u32 {
     match probe.tool {
-        _ if probe.mtu == 1024 || probe.wire == Wire::Local => 3,
+        _ if probe.mtu == 1024 => 3,
+        _ if probe.wire == Wire::Local => 4,
         Tool::Perftest(name) if name.starts_with("ib_send") => 1,
         Tool::Perftest(name) if name.starts_with("ib_read") => 2,
         Tool::Sockets(Sockets::Blocking) => 2,

@@ -26,7 +26,7 @@ pub struct Series {
     pub name: String,
     /// True for programs over Ferroce, which have solid lines; references are dashed.
     pub is_ours: bool,
-    /// Number of the colour, 0 to 3: each program has the same in all plots.
+    /// Number of the colour, 0 to 4: each program has the same in all plots.
     pub colour: u32,
     /// The points, from left to right.
     pub points: Vec<(u32, f64)>,
@@ -44,9 +44,10 @@ const BOTTOM: f64 = 344.0;
 /// Colours of the plots, for light and dark backgrounds. A page contains this once.
 pub const STYLE: &str = "\
 .chart{--ink:#1f2328;--soft:#59636e;--grid:#d9dee4;--c0:#0b5fd0;--c1:#c2410c;--c2:#1a7f37;--c3:#8250df;\
---r0:#59636e;--r1:#9a6700;--r2:#0e7490;--r3:#bf3989}\
+--c4:#a40e26;--r0:#59636e;--r1:#9a6700;--r2:#0e7490;--r3:#bf3989;--r4:#116329}\
 @media(prefers-color-scheme:dark){.chart{--ink:#e6edf3;--soft:#9198a1;--grid:#30363d;--c0:#58a6ff;\
---c1:#ff9b57;--c2:#4ac26b;--c3:#c297ff;--r0:#9198a1;--r1:#d4a72c;--r2:#39c5cf;--r3:#ff80c8}}\
+--c1:#ff9b57;--c2:#4ac26b;--c3:#c297ff;--c4:#ff7b72;--r0:#9198a1;--r1:#d4a72c;--r2:#39c5cf;--r3:#ff80c8;\
+--r4:#7ee787}}\
 .chart text{font:13px system-ui,sans-serif;fill:var(--soft)}\
 .chart .title{font-size:16px;font-weight:600;fill:var(--ink)}\
 .chart .name{fill:var(--ink)}\
@@ -71,7 +72,7 @@ impl Chart {
         self.axes(&mut out);
         let colour = |series: &Series| {
             let kind = if series.is_ours { 'c' } else { 'r' };
-            format!("var(--{kind}{})", series.colour % 4)
+            format!("var(--{kind}{})", series.colour % 5)
         };
         let all = self.series.iter();
         let mut lines: Vec<(String, &Series)> = all.map(|line| (colour(line), line)).collect();
