@@ -84,19 +84,20 @@ proptest! {
 }
 
 #[test]
-fn two_of_the_longest_runs_fit_and_a_third_does_not() {
+fn eight_of_the_longest_runs_fit_and_a_ninth_does_not() {
     let (mut writer, mut reader, _) = ring();
     let run = vec![1; crate::RUN_LIMITS.bytes];
-    assert_eq!(writer.write(header(1), &run), Ok(Written::Quiet));
-    assert_eq!(writer.write(header(2), &run), Ok(Written::Quiet));
-    assert_eq!(writer.write(header(3), &run), Ok(Written::Full));
+    for number in 1..=8 {
+        assert_eq!(writer.write(header(number), &run), Ok(Written::Quiet));
+    }
+    assert_eq!(writer.write(header(9), &run), Ok(Written::Full));
     let mut buffer = vec![0; LONGEST];
     assert!(reader.read(&mut buffer).unwrap().is_some());
     assert!(reader.take_waiting_writer(), "the writer waits for room");
     assert!(!reader.take_waiting_writer(), "once");
-    assert_eq!(writer.write(header(3), &run), Ok(Written::Quiet));
+    assert_eq!(writer.write(header(9), &run), Ok(Written::Quiet));
     assert_eq!(
-        writer.write(header(4), &vec![0; RingView::CAPACITY]),
+        writer.write(header(10), &vec![0; RingView::CAPACITY]),
         Err(Broken)
     );
 }
@@ -122,7 +123,8 @@ fn positions_of_a_hostile_process_are_refused() {
     for head in [1, 1 << 40, u64::MAX] {
         let (mut writer, _, view) = ring();
         view.head().store(head, Relaxed);
-        let filled = (0..3).map(|_| writer.write(header(1), &vec![0; 60_000]));
+        let fills = RingView::CAPACITY / 60_000;
+        let filled = (0..=fills).map(|_| writer.write(header(1), &vec![0; 60_000]));
         assert!(
             filled.into_iter().any(|result| result == Err(Broken)),
             "head {head}"
