@@ -131,7 +131,7 @@ fn reader_gets_whole_records_of_a_writer_that_dies_at_any_step() {
             "{read} of {written} records after {steps} steps"
         );
         if !died {
-            assert!(steps > 7 * LENGTHS.len() as u32, "only {steps} steps");
+            assert!(steps > 8 * LENGTHS.len() as u32, "only {steps} steps");
             assert!(fulls > 0, "the ring was never full");
             return;
         }

@@ -11,7 +11,7 @@ use crate::network::{GUEST, HOST};
 use crate::run::Site;
 
 /// Questions of `refusals.py` that Ferroce answers in another way than siw: the answer of siw, and
-/// that of Ferroce. Ferroce can more than siw, or refuses a call earlier.
+/// that of Ferroce. Ferroce can do more than siw, or refuses a call earlier.
 const DIFFERENT: [(&str, &str, &str); 9] = [
     ("ibv_create_qp_ex RC with send_ops_flags", NO, YES),
     ("ibv_reg_mr ON_DEMAND", "EINVAL", YES),
