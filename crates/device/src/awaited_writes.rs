@@ -1,22 +1,32 @@
 //! WRITEs that a program awaits in memory after its own work requests have completed.
 //!
-//! On iWARP a WRITE completes as soon as the socket has accepted it. A program that plays
-//! ping-pong with WRITEs takes that completion at once, and reads memory until the peer's WRITE is
-//! there. It makes no call meanwhile, so each message wakes the progress thread: 14 us instead
-//! of 6 on two processors. (With RoCE the completion comes with the peer's ACK, and the poll
-//! that takes it receives the WRITE, too.)
+//! A program that plays ping-pong with WRITEs takes the completion of its own WRITE, and reads memory
+//! until the peer's WRITE is there. It makes no call meanwhile, so that WRITE waits for the progress
+//! thread. On iWARP a WRITE completes as soon as the socket has accepted it: each message took 14 us
+//! instead of 6 on two processors. With RoCE the completion comes with the peer's ACK. For a
+//! WRITE of one packet, the peer's answer is in the same run, and the poll that takes the completion has
+//! received the answer, too. The ACK of a longer WRITE arrives first: 8 KiB took 40 us, 4 KiB 7.5.
 //!
 //! For such a program, a poll that takes a completion receives until the answer has arrived, for
 //! a limited time. [`AwaitedWrites`] learns from WRITEs whether the program is one.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Time for which a poll looks for the answer at first.
-const AWAIT_NS: u64 = 50_000;
-/// The same, after many answers were found in a row: the peer may have lost its processor. An
-/// answer that is missed waits for the end of a standby, and the progress thread is on the
-/// alert for a while.
+use ferroce_roce::Time;
+use ferroce_shard::STANDBY_NS;
+
+/// Shortest time for which a poll looks for the answer at first, and for the rest of one that
+/// arrives in pieces.
+pub(crate) const AWAIT_NS: u64 = 50_000;
+/// That time is a multiple of the time that an answer took before. An emulated processor needs
+/// hundreds of microseconds.
+const TIMES_LONGER: u64 = 4;
+/// Longest time of a search. Polls look for so long after many answers were found in a row: the
+/// peer may have lost its processor. An answer that is missed waits for the end of a standby, and
+/// the progress thread is on the alert for a while.
 const AWAIT_LONGER_NS: u64 = 1_000_000;
+/// Length of a standby of the progress thread while polls look for WRITEs. A search in vain ends it.
+pub(crate) const SEARCH_STANDBY_NS: u64 = 5 * STANDBY_NS;
 /// Number of these answers.
 const MANY: u32 = 64;
 /// WRITEs in a row that the progress thread received after completions, from which on polls look
@@ -30,14 +40,17 @@ const IN_VAIN: u32 = 4;
 /// Learns whether a program awaits WRITEs in memory.
 #[derive(Debug)]
 pub(crate) struct AwaitedWrites {
-    /// Turns that received something.
+    /// Turns that received whole messages.
     arrivals: AtomicU32,
     /// That number at the last post.
     at_post: AtomicU32,
-    /// True if the program has taken a completion since the progress thread's last WRITE.
-    completed: AtomicBool,
+    /// Time of the first completion that the program has taken since the progress thread's last
+    /// WRITE; 0 if it took none.
+    completed_at: AtomicU64,
     /// WRITEs in a row that the progress thread received after completions.
     followed: AtomicU32,
+    /// Shortest time from a completion to such a WRITE, in nanoseconds.
+    shortest_wait: AtomicU64,
     /// Number of those from which on polls look for the answer.
     needed: AtomicU32,
     /// Searches that may be in vain until they end; 0 if polls do not search.
@@ -51,8 +64,9 @@ impl Default for AwaitedWrites {
         AwaitedWrites {
             arrivals: AtomicU32::new(0),
             at_post: AtomicU32::new(0),
-            completed: AtomicBool::new(false),
+            completed_at: AtomicU64::new(0),
             followed: AtomicU32::new(0),
+            shortest_wait: AtomicU64::new(0),
             needed: AtomicU32::new(FIRST),
             searches: AtomicU32::new(0),
             found: AtomicU32::new(0),
@@ -61,7 +75,7 @@ impl Default for AwaitedWrites {
 }
 
 impl AwaitedWrites {
-    /// Notes a turn that received something. The caller holds the shard's lock.
+    /// Notes a turn that received whole messages. The caller holds the shard's lock.
     pub(crate) fn note_arrival(&self) {
         let arrivals = self.arrivals.load(Ordering::Relaxed);
         self.arrivals
@@ -74,21 +88,31 @@ impl AwaitedWrites {
         self.at_post.store(arrivals, Ordering::Relaxed);
     }
 
-    /// Notes that the program has taken a completion.
-    pub(crate) fn note_completion(&self) {
-        if !self.completed.load(Ordering::Relaxed) {
-            self.completed.store(true, Ordering::Relaxed);
+    /// Notes that the program has taken a completion. `clock` returns the time.
+    #[inline]
+    pub(crate) fn note_completion(&self, clock: impl FnOnce() -> Time) {
+        if self.completed_at.load(Ordering::Relaxed) == 0 {
+            self.completed_at
+                .store(clock().as_nanos(), Ordering::Relaxed);
         }
     }
 
     /// Notes a turn of the progress thread in which WRITEs ended, and whether receives completed
     /// as well: a program polls for these.
-    pub(crate) fn note_writes(&self, with_receives: bool) {
-        let follows = self.completed.swap(false, Ordering::Relaxed) && !with_receives;
-        let followed = match follows {
+    pub(crate) fn note_writes(&self, now: Time, with_receives: bool) {
+        let completed_at = self.completed_at.swap(0, Ordering::Relaxed);
+        let followed = match completed_at != 0 && !with_receives {
             true => self.followed.load(Ordering::Relaxed) + 1,
             false => 0,
         };
+        if followed > 0 {
+            let wait = now.nanos_since(Time::from_nanos(completed_at));
+            let shortest = match followed {
+                1 => wait,
+                _ => wait.min(self.shortest_wait.load(Ordering::Relaxed)),
+            };
+            self.shortest_wait.store(shortest, Ordering::Relaxed);
+        }
         let begins = followed >= self.needed.load(Ordering::Relaxed);
         if begins {
             self.searches.store(IN_VAIN, Ordering::Relaxed);
@@ -107,7 +131,7 @@ impl AwaitedWrites {
         self.searches.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns true if something has arrived since the last post.
+    /// Returns true if a message has arrived since the last post.
     pub(crate) fn have_arrived(&self) -> bool {
         self.arrivals.load(Ordering::Relaxed) != self.at_post.load(Ordering::Relaxed)
     }
@@ -116,7 +140,11 @@ impl AwaitedWrites {
     pub(crate) fn limit_ns(&self) -> u64 {
         match self.found.load(Ordering::Relaxed) {
             MANY.. => AWAIT_LONGER_NS,
-            _ => AWAIT_NS,
+            _ => {
+                let wait = self.shortest_wait.load(Ordering::Relaxed);
+                wait.saturating_mul(TIMES_LONGER)
+                    .clamp(AWAIT_NS, AWAIT_LONGER_NS)
+            }
         }
     }
 
@@ -143,12 +171,14 @@ impl AwaitedWrites {
 mod tests {
     use super::*;
 
+    const START: Time = Time::from_nanos(1_000_000_000);
+
     /// A message of a ping-pong whose WRITE the progress thread receives.
     fn ping_pong(writes: &AwaitedWrites) {
         writes.note_post();
-        writes.note_completion();
+        writes.note_completion(|| START);
         writes.note_arrival();
-        writes.note_writes(false);
+        writes.note_writes(START, false);
     }
 
     fn expected(writes: &AwaitedWrites) -> bool {
@@ -173,8 +203,8 @@ mod tests {
         let writes = AwaitedWrites::default();
         for _ in 0..100 {
             ping_pong(&writes);
-            writes.note_completion();
-            writes.note_writes(true);
+            writes.note_completion(|| START);
+            writes.note_writes(START, true);
         }
         assert!(!expected(&writes));
     }
@@ -182,9 +212,9 @@ mod tests {
     #[test]
     fn writes_without_completions_are_not_expected() {
         let writes = AwaitedWrites::default();
-        writes.note_completion();
+        writes.note_completion(|| START);
         for _ in 0..100 {
-            writes.note_writes(false);
+            writes.note_writes(START, false);
         }
         assert!(!expected(&writes));
     }
@@ -199,6 +229,31 @@ mod tests {
         assert_eq!(writes.limit_ns(), AWAIT_LONGER_NS);
         writes.note_search(false);
         assert_eq!(writes.limit_ns(), AWAIT_NS);
+    }
+
+    /// The program takes a completion, and its answer arrives after so many nanoseconds.
+    fn answer_after(writes: &AwaitedWrites, ns: u64) {
+        writes.note_completion(|| START);
+        writes.note_writes(START.after_nanos(ns), false);
+    }
+
+    #[test]
+    fn search_lasts_for_a_multiple_of_the_time_that_answers_took() {
+        let writes = AwaitedWrites::default();
+        answer_after(&writes, 900_000);
+        answer_after(&writes, 100_000);
+        // The progress thread can be late.
+        answer_after(&writes, 4_000_000);
+        assert_eq!(writes.limit_ns(), TIMES_LONGER * 100_000);
+        writes.note_writes(START, false);
+        answer_after(&writes, 1_000);
+        assert_eq!(writes.limit_ns(), AWAIT_NS, "a new row of answers");
+        for _ in 0..FIRST {
+            answer_after(&writes, 0);
+            writes.note_writes(START, false);
+            answer_after(&writes, 400_000);
+        }
+        assert_eq!(writes.limit_ns(), AWAIT_LONGER_NS);
     }
 
     #[test]

@@ -6,10 +6,9 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ferroce_iwarp::ReceivedMessages;
 use ferroce_net::Wire;
 use ferroce_net::local::{Doorbell, HostSender, HostWire};
-use ferroce_roce::{AttrMask, QpAttr, Time, VerbsError};
+use ferroce_roce::{AttrMask, QpAttr, ReceivedMessages, Time, VerbsError};
 use ferroce_shard::{Caller, Faults};
 
 use crate::adapter::Adapter;
@@ -186,10 +185,11 @@ impl Core {
         }
     }
 
-    /// Returns the messages that streams have received.
+    /// Returns the numbers of messages that were received whole.
+    #[inline]
     pub(crate) fn received_messages(&self) -> ReceivedMessages {
         match self {
-            Core::Roce(_) => ReceivedMessages::default(),
+            Core::Roce(core) => core.engine.received_messages(),
             Core::Iwarp(core) => core.engine.received_messages(),
         }
     }

@@ -20,6 +20,7 @@ use ferroce_shard::{Caller, ProgressRule, RECEIVE_BUDGET, STANDBY_NS, Woken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::assistant::Assistant;
+use crate::awaited_writes::SEARCH_STANDBY_NS;
 use crate::busy_shards::LoadMeter;
 use crate::clock;
 use crate::free_cores::FreeCores;
@@ -27,8 +28,6 @@ use crate::sched_policy::SchedPolicy;
 use crate::shard::{Shard, Turn};
 use ferroce_control::block_all;
 
-/// Length of a standby while polls look for WRITEs. A search in vain ends it.
-const SEARCH_STANDBY_NS: u64 = 5 * STANDBY_NS;
 /// Time until the next attempt when another thread holds the lock.
 const LOCKED_NS: u64 = 20_000;
 /// Time after a packet in which the thread looks for the next one without sleep. A peer

@@ -17,7 +17,7 @@ use ferroce_shard::{Caller, Faults, MAX_BATCHES, Recorder, STANDBY_NS};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::adapter::Adapter;
-use crate::awaited_writes::AwaitedWrites;
+use crate::awaited_writes::{AWAIT_NS, AwaitedWrites, SEARCH_STANDBY_NS};
 use crate::busy_shards::Load;
 use crate::clock;
 use crate::core::{Core, Sending};
@@ -53,8 +53,8 @@ pub(crate) struct Shard {
     waits_for_sender: AtomicU32,
     events: Arc<Directory>,
     pub(crate) polls: Polls,
-    /// The peer's WRITEs that polls look for; none for RoCE.
-    awaited: Option<AwaitedWrites>,
+    /// The peer's WRITEs that polls look for.
+    awaited: AwaitedWrites,
     /// True while a poller holds the lock.
     polling: AtomicBool,
     /// True while the progress thread holds the lock.
@@ -225,7 +225,7 @@ impl Shard {
             slot: core.slot(),
             doorbell: Arc::clone(core.doorbell()),
             channels: Mutex::default(),
-            awaited: matches!(core, Core::Iwarp(_)).then(AwaitedWrites::default),
+            awaited: AwaitedWrites::default(),
             core: Mutex::new(core),
             gpu: GpuCopies::default(),
             sent: Condvar::new(),
@@ -280,11 +280,9 @@ impl Shard {
         let (result, sends) = work(core.adapter(), now);
         if sends {
             self.load.count_post();
+            self.awaited.note_post();
         }
         self.quiet_polls.store(0, Ordering::Relaxed);
-        if let Some(awaited) = self.awaited.as_ref().filter(|_| sends) {
-            awaited.note_post();
-        }
         if !self.is_stopped() {
             let mut process = self.process(now);
             match sends {
@@ -386,9 +384,10 @@ impl Shard {
         caller: Caller,
     ) -> (MutexGuard<'a, Core>, usize, Time) {
         let mut process = self.process(now);
+        let before = core.received_messages();
         let (received, sending) = core.turn(now, &mut process, caller);
-        if let Some(awaited) = self.awaited.as_ref().filter(|_| received > 0) {
-            awaited.note_arrival();
+        if core.received_messages() != before {
+            self.awaited.note_arrival();
         }
         let (core, end) = self.send(core, sending, &mut process, now);
         (core, received, end)
@@ -432,27 +431,28 @@ impl Shard {
     /// afterwards, looks for that WRITE first.
     #[inline]
     pub(crate) fn note_completion(&self, is_only: bool) {
-        if let Some(awaited) = &self.awaited {
-            awaited.note_completion();
-            if is_only && awaited.are_expected() {
-                self.await_write(awaited);
-            }
+        self.awaited.note_completion(clock::now);
+        if is_only && self.awaited.are_expected() {
+            self.await_write();
         }
         self.polls.note_completion();
     }
 
-    fn await_write(&self, awaited: &AwaitedWrites) {
-        let end = clock::now().after_nanos(awaited.limit_ns());
+    fn await_write(&self) {
+        let mut end = clock::now().after_nanos(self.awaited.limit_ns());
         let found = loop {
-            // The progress thread may receive it.
-            if self.poll(true) > 0 || awaited.have_arrived() {
+            if self.poll(true) > 0 {
+                end = end.max(clock::now().after_nanos(AWAIT_NS));
+            }
+            // The progress thread may have received it.
+            if self.awaited.have_arrived() {
                 break true;
             }
             if clock::now() >= end || self.is_stopped() {
                 break false;
             }
         };
-        awaited.note_search(found);
+        self.awaited.note_search(found);
         if !found {
             // The program reads memory now.
             self.stop_relying_on_polls();
@@ -461,7 +461,7 @@ impl Shard {
 
     /// Returns true if polls that take completions look for WRITEs.
     pub(crate) fn searches_for_writes(&self) -> bool {
-        self.awaited.as_ref().is_some_and(AwaitedWrites::searches)
+        self.awaited.searches()
     }
 
     /// Sends posts that wait for more of them.
@@ -546,11 +546,10 @@ impl Shard {
         let posts_waited = core.has_waiting_posts();
         let before = core.received_messages();
         let (core, received, _) = self.turn(core, now, caller);
-        if let Some(awaited) = &self.awaited {
-            let after = core.received_messages();
-            if after.writes != before.writes {
-                awaited.note_writes(after.receives != before.receives);
-            }
+        let after = core.received_messages();
+        if after.writes != before.writes {
+            self.awaited
+                .note_writes(now, after.receives != before.receives);
         }
         self.progressing.store(false, Ordering::Relaxed);
         let deadline = core.next_deadline(now);
@@ -722,8 +721,14 @@ impl Shard {
 
     /// Wakes the progress thread if it would sleep past the next deadline.
     fn wake_for_deadline(&self, core: &Core, now: Time) {
+        // While polls look for WRITEs, the thread wakes up soon by itself. An ACK that waits for the
+        // answer of the program would wake it for each message.
+        let tolerated = match self.awaited.searches() {
+            true => SEARCH_STANDBY_NS,
+            false => 0,
+        };
         if let Some(next) = core.next_deadline(now)
-            && next.as_nanos() < self.sleeps_until.load(Ordering::Relaxed)
+            && next.after_nanos(tolerated).as_nanos() < self.sleeps_until.load(Ordering::Relaxed)
         {
             self.sleeps_until.store(next.as_nanos(), Ordering::Relaxed);
             self.wake();

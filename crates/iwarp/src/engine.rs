@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use ferroce_objects::region::KeyCache;
 use ferroce_objects::{
-    Access, AccessError, AttrMask, Event, MemRef, Memory, Pd, QpAttr, QpCap, QpInit, RecvWr,
-    Regions, SendWr, Time, VerbsError,
+    Access, AccessError, AttrMask, Event, MemRef, Memory, Pd, QpAttr, QpCap, QpInit,
+    ReceivedMessages, RecvWr, Regions, SendWr, Time, VerbsError,
 };
 
 use crate::bugs::Bug;
@@ -39,15 +39,6 @@ impl Default for Config {
             careful_start: false,
         }
     }
-}
-
-/// Numbers of messages that an engine has received, modulo 2^32.
-#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
-pub struct ReceivedMessages {
-    /// Writes.
-    pub writes: u32,
-    /// Messages that completed a receive.
-    pub receives: u32,
 }
 
 /// The state that all queue pairs of an engine share.

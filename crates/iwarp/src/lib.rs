@@ -29,7 +29,7 @@ pub mod terminate;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Config, Engine, ReceivedMessages};
+pub use engine::{Config, Engine};
 pub use event::{CloseCause, StreamEvent};
 pub use ferroce_objects::Time;
 pub use output::{Output, Piece};

@@ -1,4 +1,5 @@
-//! Events of an engine: asynchronous events of verbs, notifications and failures.
+//! Events of an engine: asynchronous events of verbs, notifications, failures, and counts of
+//! received messages.
 
 use crate::error::Failure;
 
@@ -29,6 +30,15 @@ pub enum Event {
     },
     /// A work request or queue pair failed. The event is for logs and not part of verbs.
     Failure(Failure),
+}
+
+/// Numbers of messages that an engine has received, modulo 2^32.
+#[derive(Copy, Clone, PartialEq, Eq, Default, Debug)]
+pub struct ReceivedMessages {
+    /// WRITEs without immediate data, of which verbs tell the program nothing.
+    pub writes: u32,
+    /// Messages that completed a receive.
+    pub receives: u32,
 }
 
 /// Asynchronous events of queue pairs, numbered as in `ibv_event_type`.

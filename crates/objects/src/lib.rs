@@ -43,7 +43,7 @@ pub use ah::{AddressHandle, AddressVector};
 pub use attr::{AttrMask, QpAttr, QpCap, QpInit, QpState, QpType};
 pub use cq::{Arm, Cq, MAX_CQE};
 pub use error::{Failure, Reason, VerbsError};
-pub use event::{Event, QpEvent};
+pub use event::{Event, QpEvent, ReceivedMessages};
 pub use memory::{Fault, MemRef, Memory, MemorySpace, NULL_MEMORY};
 pub use operation::{LocalMemory, OpClass, OpInfo, OpLength, OpResponse, QpTypes};
 pub use protocol::Protocol;

@@ -12,7 +12,7 @@ use crate::bugs::{Bug, Injected};
 use crate::counters::{Counter, Counters};
 use crate::decision::{Decision, Decisions};
 use crate::error::VerbsError;
-use crate::event::Event;
+use crate::event::{Event, ReceivedMessages};
 use crate::memory::{MemRef, Memory};
 use crate::multicast::Groups;
 use crate::qp::{Qp, QpQuery, prediction};
@@ -72,6 +72,7 @@ pub(crate) struct Context {
     keys: KeyCache,
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: VecDeque<Event>,
+    pub(crate) received: ReceivedMessages,
     pub(crate) ready: VecDeque<u32>,
     pub(crate) timers: Timers,
     pub(crate) injected: Injected,
@@ -149,6 +150,7 @@ impl Engine {
                 keys: KeyCache::default(),
                 counters,
                 events: VecDeque::new(),
+                received: ReceivedMessages::default(),
                 ready: VecDeque::new(),
                 timers: Timers::default(),
                 injected: Injected::default(),
@@ -459,6 +461,12 @@ impl Engine {
     /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.cx.events.pop_front()
+    }
+
+    /// Returns the numbers of messages that were received whole.
+    #[inline]
+    pub fn received_messages(&self) -> ReceivedMessages {
+        self.cx.received
     }
 
     /// Returns the numbers of all queue pairs.

@@ -56,9 +56,9 @@ pub use ferroce_objects::{
     FLUSHED, Failure, Fault, KeyRole, LocalMemory, MAX_CQE, MAX_SGE, MAX_SRQ_SGE, MAX_SRQ_WR,
     MemRef, Memory, MemorySpace, Mr, Mw, MwKind, NULL_MEMORY, NetworkHeader, OpClass, OpInfo,
     OpLength, OpResponse, Pd, Protocol, QpAttr, QpCap, QpEvent, QpInit, QpState, QpType, QpTypes,
-    Reason, RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr, Sge, Srq, SrqInit,
-    SrqPosting, Time, UdTarget, VENDOR_CODES, VendorCode, VerbsError, Wc, WcFlags, WcOpcode,
-    WcStatus, Xrcd,
+    Reason, ReceivedMessages, RecvWr, Regions, Rereg, SendData, SendFlags, SendOp, SendWr, Sge,
+    Srq, SrqInit, SrqPosting, Time, UdTarget, VENDOR_CODES, VendorCode, VerbsError, Wc, WcFlags,
+    WcOpcode, WcStatus, Xrcd,
 };
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
 pub use qp::{QpQuery, Trouble};

@@ -70,6 +70,8 @@ impl Qp {
         self.resp.msn = (self.resp.msn + 1) & 0xff_ffff;
         if opcode.is_send() || opcode.has_immediate() {
             self.complete_receive(cx, packet, &message);
+        } else {
+            cx.received.writes = cx.received.writes.wrapping_add(1);
         }
         Ok(())
     }
@@ -289,6 +291,7 @@ impl Qp {
     /// Adds the completion of the receive in use to its completion queue.
     pub(super) fn finish_receive(&mut self, cx: &mut Context, wc: Wc, solicited: bool) {
         self.resp.holding = false;
+        cx.received.receives = cx.received.receives.wrapping_add(1);
         cx.count(Counter::RdmaRecvs);
         let xrc_cq = self.resp.xrc_srq.as_ref().and_then(|srq| srq.xrc_cq());
         if let Some(cq) = xrc_cq.or(self.recv_cq.as_ref()) {

@@ -430,3 +430,39 @@ fn message_length_is_limited_to_2_gib() {
     let first = pair.take(0).remove(0);
     assert_eq!(first.packet().reth().unwrap().length, 1 << 31);
 }
+
+/// A program reads memory until a WRITE has arrived, and verbs tell it nothing: the engine counts
+/// these WRITEs for the threads that receive.
+#[test]
+fn whole_writes_without_immediate_data_are_counted() {
+    let mut pair = Pair::rc();
+    let counts = |pair: &Pair| {
+        let received = pair.hosts[1].engine.received_messages();
+        (received.writes, received.receives)
+    };
+    pair.recv(7, 100);
+    pair.recv(8, 100);
+    let (write, with_imm) = (pair.write_op(None), pair.write_op(Some(1)));
+    for (op, length, expected) in [
+        (write.clone(), 8, (1, 0)),
+        (with_imm, 8, (1, 1)),
+        (SendOp::Send { imm: None }, 8, (1, 2)),
+        (pair.read_op(), 8, (1, 2)),
+    ] {
+        let sges = [pair.hosts[0].sge(0, length)];
+        pair.post(0, wr(1, op, &sges));
+        pair.run_until_idle();
+        assert_eq!(counts(&pair), expected);
+    }
+    let sges = [pair.hosts[0].sge(0, 3000)];
+    pair.post(0, wr(2, write, &sges));
+    let mut packets = pair.take(0);
+    let last = packets.pop().unwrap();
+    assert!(!packets.is_empty(), "several packets");
+    pair.wire.extend(packets);
+    pair.run();
+    assert_eq!(counts(&pair), (1, 2), "the last packet is missing");
+    pair.wire.push_back(last);
+    pair.run_until_idle();
+    assert_eq!(counts(&pair), (2, 2));
+}
