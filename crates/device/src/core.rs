@@ -194,6 +194,15 @@ impl Core {
         }
     }
 
+    /// Returns true if a turn of a poller would find nothing to do.
+    #[inline]
+    pub(crate) fn is_quiet(&self, now: Time) -> bool {
+        match self {
+            Core::Roce(core) => core.is_quiet(now),
+            Core::Iwarp(_) => false,
+        }
+    }
+
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         match self {

@@ -411,7 +411,9 @@ impl Shard {
             return 0;
         }
         let mut total = 0;
-        if let Some(core) = self.try_lock() {
+        if let Some(core) = self.try_lock()
+            && !core.is_quiet(now)
+        {
             self.polling.store(true, Ordering::Relaxed);
             self.polls.begin_call();
             let (core, received, end) = self.turn(core, now, Caller::Poller);

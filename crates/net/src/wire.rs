@@ -66,6 +66,11 @@ pub trait Wire {
         false
     }
 
+    /// Returns true if a packet waits in such memory.
+    fn has_packet_in_memory(&self) -> bool {
+        false
+    }
+
     /// Returns the constant properties of the wire.
     fn properties(&self) -> Properties;
 }

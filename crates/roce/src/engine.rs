@@ -388,6 +388,12 @@ impl Engine {
         qp.is_some_and(Qp::has_one_cq)
     }
 
+    /// Returns true if queue pairs may have packets to send.
+    #[inline]
+    pub fn has_packets(&self) -> bool {
+        !self.cx.ready.is_empty()
+    }
+
     /// Adds packets to `batch` until it is full or no packet is left. Returns true if packets
     /// are left.
     ///

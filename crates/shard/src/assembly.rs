@@ -78,6 +78,9 @@ impl Assembly {
         judge: &mut Option<Box<Inbound>>,
     ) -> bool {
         loop {
+            if !engine.has_packets() {
+                return false;
+            }
             engine.poll_transmit(now, &mut self.batch);
             if self.batch.is_empty() {
                 return false;

@@ -238,6 +238,18 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         (received, None)
     }
 
+    /// Returns true if a turn of a poller would find nothing to do. That takes a fraction of the time of
+    /// the turn.
+    #[inline]
+    pub fn is_quiet(&self, now: Time) -> bool {
+        self.sockets_can_wait(now)
+            && !self.wire.has_packet_in_memory()
+            && !self.engine.has_packets()
+            && self.is_idle()
+            && self.faults.is_none()
+            && self.engine.next_timeout().is_none_or(|due| due > now)
+    }
+
     /// Returns true if the sockets were read just now, and packets arrive through memory. A look
     /// into memory costs no system call, so a poller can look at the sockets less often.
     fn sockets_can_wait(&self, now: Time) -> bool {

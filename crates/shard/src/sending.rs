@@ -48,6 +48,10 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let mut begun = None;
         match self.transmitter.take() {
             Some(sending) if sending.is_due(now) => begun = Some(sending),
+            // Most turns of a poller end here.
+            Some(idle) if idle.is_empty() && !self.engine.has_packets() && !self.has_prepared() => {
+                self.transmitter = Some(idle);
+            }
             Some(sending) => begun = self.load(now, process, sending),
             None if self.prepares => self.prepare(now, process),
             None => {}

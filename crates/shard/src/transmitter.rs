@@ -119,6 +119,12 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         }
     }
 
+    /// Returns true if it has no packet, and the engine was told about those that it had.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.assembly.is_empty()
+    }
+
     /// Returns true if [`Transmitter::send`] takes longer than to take a lock again.
     pub fn is_long(&self) -> bool {
         self.is_blocked() || self.assembly.bytes() >= LONG

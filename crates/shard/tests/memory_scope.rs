@@ -63,6 +63,10 @@ impl Wire for InMemory {
         true
     }
 
+    fn has_packet_in_memory(&self) -> bool {
+        !self.inner.0.borrow().is_empty()
+    }
+
     fn properties(&self) -> Properties {
         self.inner.properties()
     }
@@ -90,4 +94,32 @@ fn thread_that_waits_for_events_reads_the_sockets_once_memory_is_empty() {
     end.turn(Time::ZERO, Caller::ExpectsPost);
     let seen = scopes.borrow().clone();
     assert_eq!(seen, [Scope::Memory, Scope::EitherFamily]);
+}
+
+/// A poll skips the turn of a quiet shard, so such a turn must have nothing to do.
+#[test]
+fn turn_of_a_quiet_shard_does_nothing() {
+    let mut end = End::new(InMemory::default(), &Arc::default(), QpType::Rc, 0);
+    end.connect(end.qpn, HERE, HERE);
+    let mut quiet_turns = 0;
+    for step in 0..200 {
+        // Posts come at different distances, before and after the deferred ACKs have left.
+        let now = Time::ZERO.after_nanos(step * 500);
+        if step % 11 == 0 || step % 17 == 0 {
+            end.post_send(now, step);
+        }
+        let packets = |end: &End<InMemory>| end.core.wire().inner.0.borrow().len();
+        let (is_quiet, before) = (end.core.is_quiet(now), packets(&end));
+        assert!(!is_quiet || before == 0, "a packet waits in memory");
+        end.turn(now, Caller::Poller);
+        let completed = end.cq.pop().is_some();
+        if is_quiet {
+            quiet_turns += 1;
+            assert_eq!((packets(&end), completed), (0, false));
+        }
+        while end.cq.pop().is_some() {}
+    }
+    assert!(quiet_turns > 50, "{quiet_turns}");
+    // The sockets and timers get their turns.
+    assert!(!end.core.is_quiet(Time::ZERO.after_nanos(1_000_000)));
 }

@@ -324,6 +324,12 @@ impl Wire for HostWire {
         self.is_busy
     }
 
+    #[inline]
+    fn has_packet_in_memory(&self) -> bool {
+        let mut channels = self.channels.iter();
+        channels.any(|channel| channel.end.has_unread(channel.reader.head()))
+    }
+
     fn properties(&self) -> Properties {
         self.udp.properties()
     }
