@@ -15,6 +15,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::channel::Channel;
+use crate::clock;
+use crate::event_spin::EventSpin;
 use crate::fork;
 use crate::shard::Shard;
 use crate::shards::Shards;
@@ -29,6 +31,7 @@ pub struct CompletionChannel {
     used: AtomicU64,
     /// True if the last thread that waited here received packets itself.
     driven: AtomicBool,
+    spin: EventSpin,
     /// Forks before this process created the channel.
     forks: u32,
 }
@@ -40,6 +43,7 @@ impl CompletionChannel {
             shards,
             used: AtomicU64::new(0),
             driven: AtomicBool::new(false),
+            spin: EventSpin::default(),
             forks: fork::count(),
         })
     }
@@ -80,10 +84,15 @@ impl CompletionChannel {
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
         let mut look = Some(look);
+        let begin = clock::now();
+        let spin_until = self.spin.begin(begin);
+        let mut slept = false;
         loop {
             let turns = || shards.iter().for_each(|shard| shard.drive());
             let taken = self.records.take_after(turns, &mut look);
             if let Some(taken) = taken {
+                let waited = clock::now().nanos_since(begin);
+                self.spin.note_event(waited, slept);
                 return Ok(taken);
             }
             if shards.iter().any(|shard| shard.is_stopped()) {
@@ -92,6 +101,16 @@ impl CompletionChannel {
                 let look = look.take().expect("no event was taken");
                 return self.records.take_with(look);
             }
+            if !slept && spin_until > begin {
+                if clock::now() >= spin_until {
+                    self.spin.note_vain();
+                } else if !self.records.has_record() {
+                    core::hint::spin_loop();
+                    continue;
+                }
+                // An event that another thread has put is in the pipe.
+            }
+            slept = true;
             let mut may_sleep = true;
             shards
                 .iter()

@@ -85,6 +85,7 @@ mod device;
 mod directory;
 mod error;
 mod event_queue;
+mod event_spin;
 pub mod faults;
 mod fork;
 mod free_cores;
