@@ -14,8 +14,11 @@ pub(super) const MAX_MESSAGE: u64 = 1 << 31;
 /// Work requests that may wait to be sent together. Sixteen packets cost little more than
 /// one to send: the system call takes most of the time.
 const MAX_WAITING: usize = 16;
-/// Bytes of the longest message that may wait. Longer ones fill a run soon by themselves.
-const MAX_WAITING_LENGTH: u32 = 4096;
+/// Bytes of the longest message that may wait. Longer ones fill a run soon by themselves, and
+/// are left to the progress thread.
+const MAX_WAITING_LENGTH: u32 = 12 << 10;
+/// Bytes of the work requests that may wait: a run.
+const MAX_WAITING_BYTES: usize = 64 << 10;
 
 impl Qp {
     /// Posts a send. In ERR and SQE it is flushed at once.
@@ -57,9 +60,14 @@ impl Qp {
     fn has_few_unsent(&self) -> bool {
         let queued = self.sq.len();
         let last = queued.checked_sub(1).and_then(|last| self.sq.get(last));
+        let unsent = queued.saturating_sub(self.req.index());
+        // Most programs post messages of one length.
         self.state == QpState::Rts
-            && last.is_some_and(|wqe| wqe.length <= MAX_WAITING_LENGTH)
-            && queued.saturating_sub(self.req.index()) < MAX_WAITING
+            && unsent < MAX_WAITING
+            && last.is_some_and(|wqe| {
+                wqe.length <= MAX_WAITING_LENGTH
+                    && unsent * (wqe.length as usize) < MAX_WAITING_BYTES
+            })
     }
 
     /// Posts a receive. In ERR it is flushed at once.

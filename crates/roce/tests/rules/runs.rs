@@ -377,3 +377,29 @@ fn assembled_run_equals_its_assembled_packets() {
         );
     }
 }
+
+/// While a response is on its way, short messages wait for each other until they fill a run.
+#[test]
+fn messages_below_16_kib_wait_until_they_fill_a_run() {
+    for (length, waiting) in [(64, 15), (4096, 15), (8192, 7), (12288, 5), (16384, 0)] {
+        let mut pair = Pair::rc();
+        let op = pair.write_op(None);
+        let sges = [pair.hosts[0].sge(0, 64)];
+        pair.post(0, wr(0, op.clone(), &sges));
+        pair.flush(0);
+        let sges = [pair.hosts[0].sge(0, length)];
+        let mut waited = 0;
+        loop {
+            let host = &mut pair.hosts[0];
+            let posted = host
+                .engine
+                .post_send(pair.now, host.qpn, wr(1, op.clone(), &sges));
+            posted.expect("room in the send queue");
+            if !host.engine.posts_may_wait(host.qpn) {
+                break;
+            }
+            waited += 1;
+        }
+        assert_eq!(waited, waiting, "messages of {length} bytes");
+    }
+}
