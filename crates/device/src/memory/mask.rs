@@ -56,7 +56,8 @@ pub(super) fn unblock_now() -> Option<Unblocked> {
         // SAFETY: `before` is a mask that the kernel filled in.
         unsafe { libc::sigismember(&raw const before, signal) == 1 }
     });
-    blocked.contains(&true).then_some(Unblocked {
+    // Made only if needed: its drop is a system call.
+    blocked.contains(&true).then(|| Unblocked {
         blocked,
         _not_send: PhantomData,
     })
@@ -66,6 +67,8 @@ const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Blocks or unblocks the chosen ones of [`SIGNALS`]. Returns the mask before.
 fn change(how: libc::c_int, chosen: [bool; 2]) -> libc::sigset_t {
+    #[cfg(test)]
+    tests::CHANGES.set(tests::CHANGES.get() + 1);
     // SAFETY: `sigset_t` is plain data; the calls fill it and change this thread's mask.
     unsafe {
         let mut set: libc::sigset_t = core::mem::zeroed();
@@ -84,5 +87,33 @@ fn change(how: libc::c_int, chosen: [bool; 2]) -> libc::sigset_t {
 impl Drop for Unblocked {
     fn drop(&mut self) {
         change(libc::SIG_BLOCK, self.blocked);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    thread_local! {
+        /// System calls that changed or queried the mask of this thread.
+        pub(super) static CHANGES: Cell<u32> = const { Cell::new(0) };
+    }
+
+    #[test]
+    fn thread_with_unblocked_signals_is_queried_by_one_system_call() {
+        change(libc::SIG_UNBLOCK, [true; 2]);
+        let before = CHANGES.get();
+        assert!(unblock_now().is_none());
+        assert_eq!(CHANGES.get() - before, 1);
+    }
+
+    #[test]
+    fn thread_with_blocked_signals_has_them_blocked_again() {
+        change(libc::SIG_BLOCK, [true, false]);
+        let before = CHANGES.get();
+        drop(unblock_now().expect("SIGSEGV was blocked"));
+        assert_eq!(CHANGES.get() - before, 2);
+        drop(unblock_now().expect("SIGSEGV is blocked again"));
+        change(libc::SIG_UNBLOCK, [true; 2]);
     }
 }
