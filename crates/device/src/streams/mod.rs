@@ -14,6 +14,7 @@
 
 mod faults;
 mod io;
+mod latest;
 mod observe;
 mod setup;
 mod tap;
@@ -36,6 +37,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 
 use faults::StreamFaults;
+use latest::LatestSocket;
 pub(crate) use observe::Observer;
 use setup::{Stream, close};
 pub use setup::{StreamSetup, StreamUser};
@@ -63,9 +65,6 @@ const DIRECT: u32 = 16 << 10;
 const UNIT: usize = 4 << 10;
 /// Ready sockets that one call names.
 const READY: usize = 64;
-/// Polls in vain of the socket that received last, for each look at all sockets. Without epoll a
-/// message takes one system call less.
-const ONE_SOCKET: u32 = 7;
 
 /// An engine with its sockets. The owner serialises all calls.
 pub(crate) struct StreamCore {
@@ -77,10 +76,7 @@ pub(crate) struct StreamCore {
     counters: Arc<Counters>,
     buffer: Box<[u8]>,
     places: Vec<(MemRef, u32)>,
-    /// The queue pair whose socket received last.
-    latest: u32,
-    /// Polls of that socket alone until all sockets are looked at.
-    polls_of_latest: u32,
+    latest: LatestSocket,
     /// True if ready queue pairs wait for the next turn.
     has_ready: bool,
     /// True if a capture may run.
@@ -120,8 +116,7 @@ impl StreamCore {
             counters,
             buffer: vec![0; BUFFER].into_boxed_slice(),
             places: Vec::new(),
-            latest: 0,
-            polls_of_latest: 0,
+            latest: LatestSocket::default(),
             has_ready: false,
             is_observed: false,
             copied: Vec::new(),
@@ -151,9 +146,6 @@ impl StreamCore {
             None if self.streams.is_empty() => 0,
             None => self.receive_ready(now, process),
         };
-        if received > 0 {
-            self.polls_of_latest = 0;
-        }
         if self.faults.is_some() {
             self.release(now, process);
         }
@@ -171,13 +163,10 @@ impl StreamCore {
     fn socket_to_poll(&mut self, caller: Caller) -> Option<u32> {
         let qpn = match self.streams.len() {
             1 => *self.streams.keys().next()?,
-            _ if caller != Caller::Poller || self.polls_of_latest == 0 => {
-                self.polls_of_latest = ONE_SOCKET;
-                return None;
-            }
+            _ if caller == Caller::Poller => self.latest.next_poll()?,
             _ => {
-                self.polls_of_latest -= 1;
-                self.latest
+                self.latest.look_at_all();
+                return None;
             }
         };
         let stream = self.streams.get(&qpn)?;
@@ -284,7 +273,7 @@ impl StreamCore {
             }
         }
         if total > 0 {
-            self.latest = qpn;
+            self.latest.note(qpn, total > UNIT);
         }
         match total >= TURN_BYTES {
             true => RECEIVE_BUDGET,
