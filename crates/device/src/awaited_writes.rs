@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use ferroce_roce::Time;
 use ferroce_shard::STANDBY_NS;
 
+use crate::slowness;
+
 /// Shortest time for which a poll looks for the answer at first, and for the rest of one that
 /// arrives in pieces.
 pub(crate) const AWAIT_NS: u64 = 50_000;
 /// That time is a multiple of the time that an answer took before. An emulated processor needs
 /// hundreds of microseconds.
-const TIMES_LONGER: u64 = 4;
+const TIMES_LONGER: u64 = 8;
 /// Longest time of a search. Polls look for so long after many answers were found in a row: the
 /// peer may have lost its processor. An answer that is missed waits for the end of a standby, and
 /// the progress thread is on the alert for a while.
 const AWAIT_LONGER_NS: u64 = 1_000_000;
-/// Length of a standby of the progress thread while polls look for WRITEs. A search in vain ends it.
-pub(crate) const SEARCH_STANDBY_NS: u64 = 5 * STANDBY_NS;
 /// Number of these answers.
-const MANY: u32 = 64;
+const MANY: u32 = 16;
 /// WRITEs in a row that the progress thread received after completions, from which on polls look
 /// for the answer.
 const FIRST: u32 = 8;
@@ -36,6 +36,12 @@ const FIRST: u32 = 8;
 const MOST: u32 = 1024;
 /// Searches in vain, one after the other, that end the searches.
 const IN_VAIN: u32 = 4;
+
+/// Returns the length of a standby of the progress thread while polls look for WRITEs. A search in
+/// vain ends it.
+pub(crate) fn search_standby_ns() -> u64 {
+    slowness::scaled(5 * STANDBY_NS)
+}
 
 /// Learns whether a program awaits WRITEs in memory.
 #[derive(Debug)]

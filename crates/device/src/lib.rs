@@ -104,6 +104,7 @@ mod shard;
 mod shard_setup;
 mod shards;
 mod shared_link;
+mod slowness;
 mod streams;
 mod supervisor;
 mod taps;

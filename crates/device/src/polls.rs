@@ -9,6 +9,7 @@ use ferroce_roce::Time;
 use ferroce_shard::STANDBY_NS;
 
 use crate::cpu_time;
+use crate::slowness::scaled;
 
 /// Time between two polls of a program that does nothing else, or is interrupted for a moment.
 const POLLS_ON_NS: u64 = 10_000;
@@ -70,7 +71,8 @@ impl Polls {
     pub(crate) fn end_call(&self, since: Time, end: Time) {
         self.in_call.store(false, Ordering::Relaxed);
         let polled = self.polled_at.load(Ordering::Relaxed);
-        let is_polled = polled != 0 && since.nanos_since(Time::from_nanos(polled)) < STANDBY_NS;
+        let is_polled =
+            polled != 0 && since.nanos_since(Time::from_nanos(polled)) < scaled(STANDBY_NS);
         if is_polled && end.as_nanos() != polled {
             // Unless another thread began to wait for an event.
             let _changed = self.polled_at.compare_exchange(
@@ -84,7 +86,7 @@ impl Polls {
 
     /// Returns true if the program polls without a pause, and has found nothing so far.
     pub(crate) fn go_on(&self, now: Time) -> bool {
-        self.found_nothing.load(Ordering::Relaxed) && self.within(now, POLLS_ON_NS)
+        self.found_nothing.load(Ordering::Relaxed) && self.within(now, scaled(POLLS_ON_NS))
     }
 
     /// Returns true if the program polled within `ns` before `now`.
@@ -96,9 +98,9 @@ impl Polls {
     /// whole standby: the program may poll after it.
     pub(crate) fn standby_ns(&self, now: Time) -> Option<u64> {
         if self.is_in_call(now) {
-            return Some(STANDBY_NS);
+            return Some(scaled(STANDBY_NS));
         }
-        STANDBY_NS
+        scaled(STANDBY_NS)
             .checked_sub(now.nanos_since(self.last()))
             .filter(|&left| left > 0)
     }

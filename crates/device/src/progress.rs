@@ -20,12 +20,13 @@ use ferroce_shard::{Caller, ProgressRule, RECEIVE_BUDGET, STANDBY_NS, Woken};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::assistant::Assistant;
-use crate::awaited_writes::SEARCH_STANDBY_NS;
+use crate::awaited_writes::search_standby_ns;
 use crate::busy_shards::LoadMeter;
 use crate::clock;
 use crate::free_cores::FreeCores;
 use crate::sched_policy::SchedPolicy;
 use crate::shard::{Shard, Turn};
+use crate::slowness::scaled;
 use ferroce_control::block_all;
 
 /// Time until the next attempt when another thread holds the lock.
@@ -150,7 +151,8 @@ impl ProgressThread<'_> {
         }
         // Short standbys at first: a thread that takes event after event would have to wake
         // this one each time.
-        let standby = (self.standbys < DRIVEN_STANDBYS).then(|| now.after_nanos(STANDBY_NS));
+        let standby =
+            (self.standbys < DRIVEN_STANDBYS).then(|| now.after_nanos(scaled(STANDBY_NS)));
         self.due = self.shard.sleep_while_driven(now, standby);
         if self.due.is_none_or(|due| due > now) {
             let until = self.due.into_iter().chain(standby).min();
@@ -181,10 +183,10 @@ impl ProgressThread<'_> {
         // a waiting packet would wait until the time slice of the poller ends. So would the WRITE
         // of a program that searched for it in vain and now reads memory.
         self.policy.set_batch(!is_urgent && !searches);
-        let standby = if searches { SEARCH_STANDBY_NS } else { left };
+        let standby = if searches { search_standby_ns() } else { left };
         self.stand_by(now, standby);
         let end = clock::now();
-        if polls.is_in_call(end) || polls.within(end, STANDBY_NS / 2) {
+        if polls.is_in_call(end) || polls.within(end, scaled(STANDBY_NS) / 2) {
             self.polled_on = self.polled_on.saturating_add(1);
             return true;
         }
@@ -269,7 +271,7 @@ impl ProgressThread<'_> {
             self.rule.note(now, self.woken, 0);
             // A poller can hold the lock for long; a poster never drains the sockets.
             let polled = shard.is_polled() && !polls_memory;
-            self.stand_by(now, if polled { STANDBY_NS } else { LOCKED_NS });
+            self.stand_by(now, scaled(if polled { STANDBY_NS } else { LOCKED_NS }));
             return;
         };
         self.rule.note(now, self.woken, turn.received);
@@ -286,7 +288,7 @@ impl ProgressThread<'_> {
             let spins = self.cores.has_one(now, usize::from(polls_memory))
                 || turn.received >= STREAM && !polls_memory && self.cores.are_several();
             self.spin_until = match spins {
-                true => now.after_nanos(SPIN_NS),
+                true => now.after_nanos(scaled(SPIN_NS)),
                 false => Time::ZERO,
             };
         }
@@ -300,7 +302,7 @@ impl ProgressThread<'_> {
             // Each post of a program that polls memory, or of a burst of datagrams, sets a
             // timer. To wake this thread for it would cost more than the post.
             let sets_timers = caller == Caller::ExpectsPost || turn.posts_waited;
-            let latest = sets_timers.then(|| now.after_nanos(STANDBY_NS));
+            let latest = sets_timers.then(|| now.after_nanos(scaled(STANDBY_NS)));
             let until = turn.deadline.into_iter().chain(latest).min();
             shard.set_sleep(until);
             self.woken = match shard.begin_sleep() {
@@ -365,7 +367,7 @@ fn is_busy_elsewhere(shard: &Shard, since: Time, before: (i32, u64, Time)) -> bo
     };
     // Of the CPU time, so much may be from before the last poll.
     let polling = polled.nanos_since(since);
-    thread == before.0 && used.saturating_sub(before.1) >= polling + STANDBY_NS / 2
+    thread == before.0 && used.saturating_sub(before.1) >= polling + scaled(STANDBY_NS) / 2
 }
 
 /// Sleeps until a descriptor is ready or the deadline has come.

@@ -19,7 +19,7 @@ use ferroce_shard::{Caller, Faults, MAX_BATCHES, Recorder};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::adapter::Adapter;
-use crate::awaited_writes::{AwaitedWrites, SEARCH_STANDBY_NS};
+use crate::awaited_writes::{AwaitedWrites, search_standby_ns};
 use crate::busy_shards::Load;
 use crate::clock;
 use crate::core::{Core, Sending};
@@ -642,7 +642,7 @@ impl Shard {
         // While polls look for WRITEs, the thread wakes up soon by itself. An ACK that waits for the
         // answer of the program would wake it for each message.
         let tolerated = match self.awaited.searches() {
-            true => SEARCH_STANDBY_NS,
+            true => search_standby_ns(),
             false => 0,
         };
         if let Some(next) = core.next_deadline(now)

@@ -8,6 +8,7 @@ use ferroce_shard::{Caller, STANDBY_NS};
 use super::Shard;
 use crate::awaited_writes::AWAIT_NS;
 use crate::clock;
+use crate::slowness::scaled;
 
 impl Shard {
     /// Notes that a poll takes completions. For a program that awaits a WRITE in memory
@@ -74,7 +75,7 @@ impl Shard {
         let now = clock::now();
         self.polls.expect(now);
         self.driven.store(false, Ordering::Release);
-        let standby = now.after_nanos(STANDBY_NS).as_nanos();
+        let standby = now.after_nanos(scaled(STANDBY_NS)).as_nanos();
         if self.sleeps_until.load(Ordering::Relaxed) > standby {
             self.wake();
         }
