@@ -396,14 +396,17 @@ impl Device {
                 "iWARP has no address handles".into(),
             ));
         }
-        let av = attr.resolve(&self.link())?;
-        Ok(AddressHandle::new(Arc::clone(pd), av))
+        let link = self.link();
+        let av = attr.resolve(&link)?;
+        let is_local = self.shared.may_send_in_memory(&link, &av);
+        Ok(AddressHandle::with_locality(Arc::clone(pd), av, is_local))
     }
 
     /// Sends deferred ACKs and posts that wait for more of them. Call it before the process
     /// ends.
     pub fn flush_deferred(&self) {
         for shard in self.shared.shards.iter() {
+            shard.stop_seeking_routes();
             shard.flush_deferred();
             shard.send_held();
         }

@@ -4,7 +4,8 @@
 //! its peer. ferroced introduces the two programs to each other, unless they have a channel
 //! already. The queue pair then sends through memory until its next move to RTR: packets of
 //! two wires could overtake each other. If there is no channel in time, or ferroced refuses
-//! one, the queue pair uses UDP.
+//! one, the queue pair uses UDP. [`datagram_routes`](crate::datagram_routes) does the same for
+//! the destinations of UD queue pairs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,10 +14,11 @@ use std::time::Duration;
 use ferroce_control::client::Introduction;
 use ferroce_net::local::{End, Readiness, Side};
 
-use crate::device::Device;
+use crate::datagram_routes::SoughtRoutes;
 use crate::error::Error;
 use crate::fork::NotForChildren;
 use crate::shard::Shard;
+use crate::shared_link::SharedLink;
 
 /// Environment variable that chooses the wire between programs of one host.
 const VARIABLE: &str = "FERROCE_WIRE";
@@ -31,6 +33,8 @@ pub(crate) struct LocalWire {
     is_allowed: bool,
     /// True if ferroced has not answered in time: it is stopped, and no further queue pair waits.
     is_silent: Arc<AtomicBool>,
+    /// Destinations of datagrams to which a route is sought.
+    pub(crate) sought: SoughtRoutes,
 }
 
 /// A channel of a shard.
@@ -54,6 +58,7 @@ impl LocalWire {
         Ok(LocalWire {
             is_allowed: is_allowed(&chosen)?,
             is_silent: Arc::default(),
+            sought: SoughtRoutes::default(),
         })
     }
 
@@ -90,11 +95,11 @@ impl Channel {
     }
 }
 
-impl Device {
+impl SharedLink {
     /// Returns true if a shard has a channel to a slot of this host, or gets one now.
     pub(crate) fn reaches_in_memory(&self, shard: &Arc<Shard>, peer: u8) -> bool {
         // Slot 0 is that of ferroced.
-        if !self.shared.local.is_allowed || peer == 0 || !self.link().local || shard.is_stopped() {
+        if !self.local.is_allowed || peer == 0 || !self.link().local || shard.is_stopped() {
             return false;
         }
         if self.end_to(shard, peer).is_none() {
@@ -118,7 +123,7 @@ impl Device {
 
     /// Creates a channel to a slot of this device, or asks ferroced for one to another program.
     fn connect_in_memory(&self, shard: &Arc<Shard>, peer: u8) {
-        let mut own = self.shared.shards.iter();
+        let mut own = self.shards.iter();
         let connected = match own.find(|own| own.slot() == peer) {
             Some(own) if Arc::ptr_eq(own, shard) => {
                 End::to_itself(peer).and_then(|end| shard.connect(Channel::new(end)))
@@ -139,13 +144,13 @@ impl Device {
 
     /// Asks ferroced for a channel to another program, and waits for the answer.
     fn ask_for_channel(&self, shard: &Arc<Shard>, peer: u8) {
-        if self.shared.local.is_silent.load(Ordering::Relaxed) {
+        if self.local.is_silent.load(Ordering::Relaxed) {
             return;
         }
         let answered: Arc<Answered> = Arc::default();
         let (taker, answers) = (Arc::downgrade(shard), Arc::clone(&answered));
-        let is_silent = Arc::clone(&self.shared.local.is_silent);
-        let asked = self.shared.with_attachment(|attachment| {
+        let is_silent = Arc::clone(&self.local.is_silent);
+        let asked = self.with_attachment(|attachment| {
             attachment.introduce(shard.slot(), peer, move |introduction| {
                 is_silent.store(false, Ordering::Relaxed);
                 match (introduction, taker.upgrade()) {
@@ -165,7 +170,7 @@ impl Device {
         let waited = answered.1.wait_timeout_while(done, PATIENCE, |done| !*done);
         if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
             tracing::warn!("ferroced does not answer: queue pairs use UDP instead of memory");
-            self.shared.local.is_silent.store(true, Ordering::Relaxed);
+            self.local.is_silent.store(true, Ordering::Relaxed);
         }
     }
 }

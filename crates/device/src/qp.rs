@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 
-use ferroce_net::{Source, slot_of_qpn};
+use ferroce_net::{Source, has_address, slot_of_qpn};
 use ferroce_roce::{
     AttrMask, Cq as CompletionQueue, QpAttr, QpCap, QpInit, QpQuery, QpState, QpType, RecvWr,
     SendWr, Time, VerbsError,
@@ -14,7 +14,6 @@ use crate::adapter::Adapter;
 use crate::address::AhAttr;
 use crate::core::Core;
 use crate::device::{Device, closed, port_mtu};
-use crate::host;
 use crate::shard::Shard;
 
 /// A queue pair. Dropping it destroys it.
@@ -123,15 +122,15 @@ impl Qp {
         let connects = mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr;
         let peer = attr.av.filter(|_| connects && !self.kind.is_datagram());
         let peer_is_here =
-            peer.is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
+            peer.is_some_and(|av| has_address(av.destination, self.device.link().ifindex));
         let slot = slot_of_qpn(attr.dest_qpn);
-        let in_memory = peer_is_here && self.device.reaches_in_memory(&self.shard, slot);
+        let in_memory = peer_is_here && self.device.shared.reaches_in_memory(&self.shard, slot);
         // The route of a connection stays as it is: its peer has pinned it.
         let redirected = attr
             .av
             .filter(|_| mask.contains(AttrMask::AV) && !connects && !self.kind.is_datagram());
-        let stays_here = redirected
-            .is_some_and(|av| host::has_address(av.destination, self.device.link().ifindex));
+        let stays_here =
+            redirected.is_some_and(|av| has_address(av.destination, self.device.link().ifindex));
         self.shard.with_core(|core, now, process| {
             self.check_open()?;
             let before = stays_here.then(|| self.local_route(core)).flatten();
@@ -201,7 +200,8 @@ impl Qp {
         Some((slot_of_qpn(query.attr.dest_qpn), in_memory))
     }
 
-    /// Returns true if packets to the peer travel through shared memory.
+    /// Returns true if packets to the peer travel through shared memory. For UD: if the last
+    /// datagram did.
     pub fn sends_in_memory(&self) -> bool {
         self.shard.with_core(|core, _, _| {
             core.roce()
@@ -248,17 +248,31 @@ impl Qp {
     /// Holds the queue pair for several posts, whose packets are sent together afterwards.
     /// `work` must not call this device: it would deadlock.
     pub fn posting<T>(&self, work: impl FnOnce(&mut Posting<'_>) -> T) -> T {
-        self.shard.post(self.qpn, |adapter, now| {
+        let (result, sought) = self.shard.post(self.qpn, |adapter, now| {
             let mut posting = Posting {
                 adapter,
                 now,
                 qpn: self.qpn,
                 is_closed: self.device.is_closed(),
                 sends: false,
+                sought: Vec::new(),
             };
             let result = work(&mut posting);
-            (result, posting.sends)
-        })
+            let Posting {
+                mut adapter,
+                sends,
+                mut sought,
+                ..
+            } = posting;
+            if !sought.is_empty() {
+                self.shard.use_open_channels(&mut adapter, now, &mut sought);
+            }
+            ((result, sought), sends)
+        });
+        if !sought.is_empty() {
+            self.device.shared.seek_routes(&self.shard, sought);
+        }
+        result
     }
 
     /// Posts to the receive queue.
@@ -323,6 +337,8 @@ pub struct Posting<'a> {
     is_closed: bool,
     /// True if the send queue has got work requests.
     sends: bool,
+    /// Destinations on this host to which no route is known yet.
+    sought: Vec<u32>,
 }
 
 impl Posting<'_> {
@@ -333,6 +349,12 @@ impl Posting<'_> {
             return Err(closed());
         }
         self.sends = true;
+        if let (Some(target), Adapter::Roce(engine)) = (&wr.ud, &mut self.adapter)
+            && engine.lacks_datagram_route(target)
+        {
+            engine.seek_datagram_route(target.remote_qpn);
+            self.sought.push(target.remote_qpn);
+        }
         self.adapter.post_send(self.now, self.qpn, wr)
     }
 

@@ -217,7 +217,7 @@ impl Inventory {
                 rnr_rcvd: qp.trouble.rnr_received,
                 rnr_sent: qp.trouble.rnr_sent,
             },
-            wire: knows_peer.then(|| wire.into()),
+            wire: (knows_peer || qp.qp_type == QpType::Ud).then(|| wire.into()),
         }
     }
 

@@ -14,6 +14,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 
 use ferroce_faults::Provoked;
 use ferroce_net::local::Doorbell;
+use ferroce_net::slot_of_qpn;
 use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run, Time};
 use ferroce_shard::{Caller, Faults, MAX_BATCHES, Recorder};
 use rustix::event::{EventfdFlags, eventfd};
@@ -326,6 +327,17 @@ impl Shard {
         }
     }
 
+    /// Makes a call and sends the packets that result, unless another thread holds the lock.
+    pub(crate) fn try_with_core(&self, work: impl FnOnce(&mut Core, Time)) {
+        if let Ok(mut core) = self.core.try_lock()
+            && !self.is_stopped()
+        {
+            let now = clock::now();
+            work(&mut core, now);
+            core.transmit(now, &mut self.process(now));
+        }
+    }
+
     /// Puts faults in force, or ends them.
     pub(crate) fn set_faults(&self, faults: Option<&Faults>) {
         let now = clock::now();
@@ -602,6 +614,10 @@ impl Shard {
         self.with_core(|core, _, _| {
             if let Some((wire, sender)) = core.wire_halves() {
                 wire.remove_closed(sender);
+            }
+            if let Core::Roce(core) = core {
+                let has_channel = |qpn| self.doorbell.end_to(slot_of_qpn(qpn)).is_some();
+                core.engine.forget_datagram_routes(has_channel);
             }
         });
         self.channels().retain(|channel| !channel.end.is_closed());

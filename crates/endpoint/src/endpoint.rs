@@ -190,6 +190,11 @@ impl Endpoint {
         Ok(())
     }
 
+    /// Sends the next datagrams of a UD queue pair to another peer.
+    pub fn set_peer(&mut self, theirs: &Introduction) {
+        self.peer = Some(*theirs);
+    }
+
     fn address_handle(&self, theirs: &Introduction) -> AhAttr {
         AhAttr {
             sgid_index: self.options.gid_index,

@@ -34,6 +34,7 @@ mod bind_error;
 mod control;
 mod features;
 mod forward;
+mod host;
 mod incoming;
 pub mod local;
 mod multicast;
@@ -57,6 +58,7 @@ mod wire;
 
 pub use bind_error::{BindError, Holder};
 pub use features::{Features, probe};
+pub use host::has_address;
 pub use incoming::{Incoming, IncomingRun};
 pub use path_probe::{Passage, probe_path};
 pub use port_table::tcp_port_holder;

@@ -41,6 +41,11 @@ impl UdpWire {
             ifindex,
         }
     }
+
+    /// Returns the index of the link's netdev.
+    pub(crate) fn ifindex(&self) -> u32 {
+        self.ifindex
+    }
 }
 
 impl UdpSender {

@@ -34,12 +34,25 @@ pub struct AddressVector {
 pub struct AddressHandle {
     pd: Arc<Pd>,
     av: AddressVector,
+    is_local: bool,
 }
 
 impl AddressHandle {
     /// Creates an address handle in a protection domain.
     pub fn new(pd: Arc<Pd>, av: AddressVector) -> Arc<AddressHandle> {
-        Arc::new(AddressHandle { pd, av })
+        AddressHandle::with_locality(pd, av, false)
+    }
+
+    /// Creates an address handle. `is_local` says that the destination is an address of this
+    /// host, and that datagrams to it may travel through shared memory.
+    pub fn with_locality(pd: Arc<Pd>, av: AddressVector, is_local: bool) -> Arc<AddressHandle> {
+        Arc::new(AddressHandle { pd, av, is_local })
+    }
+
+    /// Returns true if datagrams to the destination may travel through shared memory.
+    #[inline]
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// Returns the route.

@@ -1,5 +1,7 @@
 //! The engine: the queue pairs of one shard, their timers and their packets.
 
+mod datagram_routes;
+
 use core::net::IpAddr;
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -23,6 +25,9 @@ use crate::time::Time;
 use crate::timers::Timers;
 use crate::transmit::{Batch, Origin};
 use crate::verbs::{Access, RecvWr, SendWr};
+
+use datagram_routes::DatagramRoutes;
+pub(crate) use datagram_routes::Route;
 
 /// The configuration of an engine.
 #[derive(Clone, Debug)]
@@ -75,6 +80,8 @@ pub(crate) struct Context {
     pub(crate) received: ReceivedMessages,
     pub(crate) ready: VecDeque<u32>,
     pub(crate) timers: Timers,
+    /// Routes of datagrams to queue pairs of this host.
+    pub(crate) routes: DatagramRoutes,
     pub(crate) injected: Injected,
     pub(crate) decisions: Decisions,
     /// Code of the last failure, which the next failed completion reports.
@@ -153,6 +160,7 @@ impl Engine {
                 received: ReceivedMessages::default(),
                 ready: VecDeque::new(),
                 timers: Timers::default(),
+                routes: DatagramRoutes::default(),
                 injected: Injected::default(),
                 decisions: Decisions::default(),
                 failure_code: 0,

@@ -48,7 +48,8 @@ pub enum IpId {
     /// segmentation, which numbers packets from 0.
     Unseen(u16),
     /// None: the packet came through memory that is shared with the sender's process. It has
-    /// no ICRC either, and its source port is the sender's slot.
+    /// no ICRC either, and its source port is the sender's slot. If it is a packet of UD, the
+    /// wire has checked that both addresses are those of this host.
     InMemory,
 }
 
@@ -296,12 +297,8 @@ fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Dr
     if !fits(qp, opcode) {
         return Err(Drop::WrongState);
     }
-    // Shared memory connects two slots. Nothing vouches for the source address of a datagram.
-    let is_from_peer = match qp.kind().is_datagram() {
-        true => datagram.ip_id != IpId::InMemory,
-        false => is_from_peer(qp, datagram),
-    };
-    if !is_from_peer {
+    // A datagram comes from anywhere. In memory, the wire has checked its addresses.
+    if !qp.kind().is_datagram() && !is_from_peer(qp, datagram) {
         return Err(Drop::WrongPeer);
     }
     if !is_our_partition(packet.pkey()) {

@@ -392,6 +392,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         if mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
             self.receive_arrived(now, process);
         }
+        if mask.contains(AttrMask::STATE) && !attr.state.receives() {
+            self.send_datagrams_without_route(now, process, qpn);
+        }
         self.settle(now, process);
         self.engine.modify_qp(now, qpn, attr, mask)?;
         if mask.contains(AttrMask::STATE) && !attr.state.receives() {
@@ -417,6 +420,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         qpn: u32,
     ) -> Result<(), VerbsError> {
         self.receive_arrived(now, process);
+        self.send_datagrams_without_route(now, process, qpn);
         self.settle(now, process);
         if self.faults.is_some() {
             self.send_held(now);
@@ -436,6 +440,14 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             if self.receive(now, process, Caller::ProgressThread, Scope::AllFamilies) == 0 {
                 break;
             }
+            self.transmit(now, process);
+        }
+    }
+
+    /// Sends datagrams by UDP that wait for a route: without the wait they would have been sent
+    /// before their queue pair ends.
+    fn send_datagrams_without_route(&mut self, now: Time, process: &mut impl Process, qpn: u32) {
+        if self.engine.awaits_datagram_route(qpn) && self.engine.stop_seeking_routes(now) {
             self.transmit(now, process);
         }
     }

@@ -17,6 +17,12 @@ pub fn is_unreliable(packet: &[u8]) -> bool {
     matches!(packet.first().map(|opcode| opcode >> 5), Some(UC | UD))
 }
 
+/// Returns true for a packet of UD.
+#[inline]
+pub fn is_datagram(packet: &[u8]) -> bool {
+    packet.first().map(|opcode| opcode >> 5) == Some(Transport::Ud as u8)
+}
+
 /// Returns the packet if it is an acknowledgement or NAK of RC.
 #[inline]
 pub fn rc_acknowledge(packet: &[u8]) -> Option<[u8; ACKNOWLEDGE_LEN]> {

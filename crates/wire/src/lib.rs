@@ -40,7 +40,7 @@ pub use headers::{
     XrcEth, credit_code, credits, rnr_delay_ns,
 };
 pub use icrc::{FlowIcrc, Icrc, Recovered};
-pub use kind::{ACKNOWLEDGE_LEN, completes_rc_receive, is_unreliable, rc_acknowledge};
+pub use kind::{ACKNOWLEDGE_LEN, completes_rc_receive, is_datagram, is_unreliable, rc_acknowledge};
 pub use mtu::Mtu;
 pub use opcode::{Opcode, Operation, Transport};
 pub use packet::{Packet, ParseError};

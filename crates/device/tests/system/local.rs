@@ -11,12 +11,12 @@ use crate::support::{Endpoint, Ferroced, LINK, Puppet, V4, V6, on_loopback, pair
 const MESSAGE: u32 = 256 << 10;
 
 /// Returns true unless the user chose UDP for all tests.
-fn is_chosen() -> bool {
+pub(crate) fn is_chosen() -> bool {
     std::env::var("FERROCE_WIRE").as_deref() != Ok("udp")
 }
 
 /// Returns the counters of a link, or of the program with one of its slots, by name.
-fn counter(name: &str) -> u64 {
+pub(crate) fn counter(name: &str) -> u64 {
     let mut connection = find_daemon().expect("reachable").expect("running");
     let counters = connection.counters(None, false).expect("counters");
     let values = counters.iter().flat_map(|counters| &counters.values);
@@ -26,7 +26,7 @@ fn counter(name: &str) -> u64 {
         .sum()
 }
 
-fn set_local(on: bool) {
+pub(crate) fn set_local(on: bool) {
     let mut connection = find_daemon().expect("reachable").expect("running");
     let changed = connection.perform(&Request::LinkSet {
         name: LINK.into(),
@@ -44,7 +44,7 @@ fn set_local(on: bool) {
 }
 
 /// Returns the number of channels that this process has mapped.
-fn channels() -> usize {
+pub(crate) fn channels() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("procfs");
     maps.lines()
         .filter(|line| line.contains("ferroce-channel"))

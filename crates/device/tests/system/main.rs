@@ -10,6 +10,7 @@ mod events;
 mod example;
 mod forged;
 mod local;
+mod local_datagrams;
 mod memory;
 mod opening;
 mod operations;

@@ -9,6 +9,7 @@ use ferroce_roce::{Counter, Counters, Path};
 
 use super::doorbell::Doorbell;
 use super::end::{End, Readiness};
+use super::host_addresses::HostAddresses;
 use super::memory::RingView;
 use super::record;
 use super::ring::{Broken, Reader, Writer, Written};
@@ -31,6 +32,7 @@ pub struct HostWire {
     counters: Arc<Counters>,
     /// A record, copied out of shared memory.
     buffer: Box<[u8]>,
+    addresses: HostAddresses,
     is_busy: bool,
     process: ThisProcess,
 }
@@ -79,6 +81,7 @@ impl HostWire {
     /// If the process has too many open files.
     pub fn new(udp: UdpWire, counters: Arc<Counters>, forks: fn() -> u32) -> io::Result<HostWire> {
         Ok(HostWire {
+            addresses: HostAddresses::new(udp.ifindex()),
             udp,
             channels: Vec::new(),
             first: 0,
@@ -140,8 +143,15 @@ impl HostWire {
                         let payload = &self.buffer[..length];
                         let Some(run) = record::decode(&header, payload, channel.end.peer()) else {
                             self.counters.count(Counter::RxDiscarded);
+                            // A hostile process could write such records without end.
+                            count += 1;
                             continue;
                         };
+                        if !self.addresses.allow(&run) {
+                            self.counters.count(Counter::RxWrongPeer);
+                            count += 1;
+                            continue;
+                        }
                         count += length.div_ceil(run.segment);
                         bytes += length;
                         each(&run);

@@ -27,6 +27,7 @@
 mod crash_tests;
 mod doorbell;
 mod end;
+mod host_addresses;
 mod host_wire;
 mod memory;
 mod record;

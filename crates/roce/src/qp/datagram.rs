@@ -6,13 +6,13 @@ use ferroce_wire::{
     Bth, Deth, Flow, ImmDt, Opcode, Operation, Packet, Transport, ip, padding, ud_source_port,
 };
 
-use super::Qp;
 use super::requester::gather;
 use super::responder::Refusal;
+use super::{Due, Qp};
 use crate::attr::{QpState, QpType};
 use crate::bugs::Bug;
 use crate::decision::Decision;
-use crate::engine::Context;
+use crate::engine::{Context, Route};
 use crate::error::Reason;
 use crate::memory::Memory;
 use crate::receive::{Datagram, Drop, Received};
@@ -45,6 +45,9 @@ impl Qp {
             }
             if batch.room(limit, 1) == 0 {
                 return true;
+            }
+            if self.awaits_route(cx) {
+                return false;
             }
             let mtu = cx.config.port_mtu.bytes() as u32;
             let outcome = match wqe.length {
@@ -106,7 +109,8 @@ impl Qp {
                 .source_port
                 .map_or(ud_source_port(self.qpn), core::num::NonZeroU16::get),
         };
-        let path = Path::new(flow, av.traffic_class, av.hop_limit);
+        let mut path = Path::new(flow, av.traffic_class, av.hop_limit);
+        path.in_memory = cx.routes.of(ud) == Route::Memory;
         let mark = batch.mark();
         if wqe.is_inline() {
             batch.push_inline(self.sq.inline(index));
@@ -137,7 +141,22 @@ impl Qp {
             wqe.packets = 1;
         }
         self.req.psn = psn.next();
+        self.path.in_memory = path.in_memory;
         Ok(())
+    }
+
+    /// Returns true if the next datagram waits for a route.
+    #[inline]
+    pub(crate) fn awaits_route(&self, cx: &Context) -> bool {
+        let target = self.sq.target(self.req.index());
+        target.is_some_and(|target| cx.routes.of(target) == Route::Sought)
+    }
+
+    /// Sends datagrams that have waited for a route.
+    pub(crate) fn wake_datagrams(&mut self, cx: &mut Context) {
+        if self.kind == QpType::Ud && self.sq.get(self.req.index()).is_some() {
+            self.wake(cx, Due::REQUESTS);
+        }
     }
 
     /// Handles a datagram that has passed all checks.

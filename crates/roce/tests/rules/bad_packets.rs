@@ -344,17 +344,21 @@ fn packets_to_a_peer_in_memory_have_no_icrc() {
     assert!(pending_write(&mut pair).path.in_memory);
 }
 
+/// The wire has checked the addresses. All other checks are those of packets over UDP.
 #[test]
-fn datagrams_are_not_accepted_in_memory() {
+fn datagrams_in_memory_need_the_q_key_and_no_icrc() {
     let mut pair = Pair::new(&Knobs {
         qp_type: QpType::Ud,
         ..Knobs::default()
     });
-    let host = &mut pair.hosts[1];
-    host.engine.set_local_peer(host.qpn, 7, true).unwrap();
     pair.recv(7, 2000);
-    pair.datagram(1, 100);
-    let sent = pair.take(0).remove(0);
-    assert_dropped(&mut pair, &through_memory(&sent, 7), Drop::WrongPeer, "UD");
-    assert_eq!(pair.deliver(&sent), Received::Accepted);
+    let mut target = pair.target(pair.hosts[1].address, pair.hosts[1].qpn);
+    target.remote_qkey = 0x2222;
+    pair.datagram_to(1, 100, target);
+    pair.datagram(2, 100);
+    let [wrong, right] = pair.take(0).try_into().unwrap();
+    assert_dropped(&mut pair, &through_memory(&wrong, 7), Drop::BadQkey, "UD");
+    let right = through_memory(&right, 7);
+    assert_eq!(pair.deliver(&right), Received::Accepted);
+    assert_eq!(pair.done(1), [(7, WcStatus::Success)]);
 }

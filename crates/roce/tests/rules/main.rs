@@ -14,6 +14,7 @@ mod bad_packets;
 mod basics;
 mod congestion;
 mod crafted;
+mod datagram_routes;
 mod decisions;
 mod drive;
 mod duplicates;

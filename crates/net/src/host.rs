@@ -12,7 +12,7 @@ const PORT: u16 = 9;
 ///
 /// The kernel sends to an address of its own from that same address. A bind to the address
 /// would be no proof: it succeeds for every address if `net.ipv4.ip_nonlocal_bind` is 1.
-pub(crate) fn has_address(address: IpAddr, ifindex: u32) -> bool {
+pub fn has_address(address: IpAddr, ifindex: u32) -> bool {
     // The kernel sends to all of 127.0.0.0/8 from 127.0.0.1.
     if address.is_loopback() {
         return true;
