@@ -86,7 +86,8 @@ pub struct QpResource {
     pub sends: u32,
     /// Posted receives that are not completed.
     pub receives: u32,
-    /// The wire of a connected queue pair: `local` for shared memory, or `udp`.
+    /// The wire of a connected queue pair, or that of the last datagram: `local` for shared
+    /// memory, or `udp`.
     pub wire: Option<String>,
     /// Its packets in flight and its retries.
     #[serde(default)]

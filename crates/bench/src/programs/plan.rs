@@ -393,6 +393,10 @@ fn local_wire(quick: bool) -> Vec<RowPlan> {
             rows.push(row(&memcpy).goal(Goal::AtLeast(0.45)));
         }
     }
+    let datagram = send.options("-c UD");
+    rows.push(latency(datagram.clone()).beside(&datagram));
+    let datagrams = perftest("ib_send_bw", PAGE).mtu(4096).options("-c UD");
+    rows.push(bandwidth(datagrams.clone()).beside(&datagrams));
     if !quick {
         let put = |size| Probe::new(Tool::Ucx("ucp_put_bw"), size);
         rows.push(bandwidth(put(LARGE)).beside(&put(LARGE)));
