@@ -6,7 +6,7 @@
 //! 500 ms. They count as not taken out until then, and their senders wait for
 //! [`credits`](crate::credits).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use ferroce_roce::{Datagram, Engine, Time};
 use ferroce_wire::{Bth, is_unreliable};
@@ -20,10 +20,13 @@ pub const UNMATCHED_PATIENCE_NS: u64 = 500_000_000;
 /// the credits before they saw the others' packets.
 const MAX_COST: u64 = 4 * MAX_WAITING;
 
-/// Packets that wait for a receive, in the order of their arrival.
+/// Packets that wait for a receive.
 #[derive(Debug, Default)]
 pub(crate) struct UnmatchedPackets {
-    packets: VecDeque<Packet>,
+    /// The packets of each queue pair, in the order of their arrival; no queue is empty. A program
+    /// that posts receives one at a time takes packets one at a time: with one queue for all, each
+    /// of them would move or pass hundreds of others.
+    of_qp: BTreeMap<u32, VecDeque<Packet>>,
     /// Sum of the packets' costs, as senders count them.
     cost: u64,
     pub(crate) injected: Injected,
@@ -32,7 +35,6 @@ pub(crate) struct UnmatchedPackets {
 #[derive(Debug)]
 struct Packet {
     arrived: Time,
-    qpn: u32,
     payload: Box<[u8]>,
     /// The datagram, with an empty payload.
     datagram: Datagram<'static>,
@@ -40,11 +42,11 @@ struct Packet {
 
 impl UnmatchedPackets {
     pub(crate) fn len(&self) -> usize {
-        self.packets.len()
+        self.of_qp.values().map(VecDeque::len).sum()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.of_qp.is_empty()
     }
 
     /// Stores a packet and returns true, if it must wait for a receive, or behind an earlier
@@ -65,16 +67,14 @@ impl UnmatchedPackets {
         let Ok(Bth { dest_qpn: qpn, .. }) = Bth::parse(payload) else {
             return false;
         };
-        let behind = self.packets.iter().any(|packet| packet.qpn == qpn)
-            && !self.injected.has(Bug::OvertakeUnmatched);
+        let behind = self.of_qp.contains_key(&qpn) && !self.injected.has(Bug::OvertakeUnmatched);
         let cost = packet_cost(payload.len(), 1);
         if !(behind || engine.lacks_receive(payload)) || self.cost + cost > MAX_COST {
             return false;
         }
         self.cost += cost;
-        self.packets.push_back(Packet {
+        self.of_qp.entry(qpn).or_default().push_back(Packet {
             arrived: now,
-            qpn,
             payload: payload.into(),
             datagram: Datagram {
                 payload: &[],
@@ -95,23 +95,25 @@ impl UnmatchedPackets {
         if self.injected.has(Bug::KeepUnmatched) {
             return;
         }
-        let mut waiting = Vec::new();
         let cost = &mut self.cost;
-        self.packets.retain(|packet| {
-            let in_time = now.nanos_since(packet.arrived) < UNMATCHED_PATIENCE_NS;
-            let behind = waiting.contains(&packet.qpn);
-            if in_time && (behind || engine.lacks_receive(&packet.payload)) {
-                waiting.push(packet.qpn);
-                return true;
+        self.of_qp.retain(|_, packets| {
+            while let Some(packet) = packets.front() {
+                let in_time = now.nanos_since(packet.arrived) < UNMATCHED_PATIENCE_NS;
+                if in_time && engine.lacks_receive(&packet.payload) {
+                    return true;
+                }
+                *cost -= packet_cost(packet.payload.len(), 1);
+                let payload = &packet.payload;
+                let datagram = packet.datagram;
+                deliver(
+                    engine,
+                    &Datagram {
+                        payload,
+                        ..datagram
+                    },
+                );
+                packets.pop_front();
             }
-            *cost -= packet_cost(packet.payload.len(), 1);
-            deliver(
-                engine,
-                &Datagram {
-                    payload: &packet.payload,
-                    ..packet.datagram
-                },
-            );
             false
         });
     }
