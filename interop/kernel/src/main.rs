@@ -245,6 +245,7 @@ Groups that are not named after a program:
 - `refusals`: the errnos of calls that siw does not support, compared with those of siw (`interop/kernel/refusals.py`).
 - `iSER`: the guest's `ib_iser` uses a disk of tgt. The disk is found, formatted and mounted; 64 MiB are written, read
   back and compared, in the guest and in tgt's file. Ferroce's link must have carried the file in both directions.
+  iSER runs on links of both types, NFS and nvme only on type rxe.
 - `NFS`: the guest's NFS client mounts an export of nfs-ganesha over RDMA, writes 64 MiB, reads them back and compares. It
   runs if `cargo xtask programs --storage --only NFS` has built nfs-ganesha.
 - `nvme`: the guest's `nvme-rdma` uses a disk of SPDK's target. 32 MiB are written, read back and compared, in the guest
