@@ -179,8 +179,10 @@ impl CaptureArgs {
                 break false;
             }
         };
-        // The records that programs wrote before the end.
+        // The records that programs wrote before the end, and programs that ferroced introduced
+        // just before.
         if !ended {
+            programs.introduce(&mut sources)?;
             for packet in sources.take_all() {
                 if !self.errors || packet.is_trouble() {
                     taken += u64::from(output.packet(&sources, &packet)?);

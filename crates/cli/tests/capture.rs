@@ -12,6 +12,7 @@ use ferroce_testnet::{deadline, isolated, netdev};
 use ferroce_wire::{Flow, Mtu, Packet, icrc};
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use common::capture::{end, start, tshark};
 use common::{Cleanup, fails, ok};
@@ -187,6 +188,40 @@ fn every_packet_is_captured_with_its_icrc_and_tshark_has_no_complaint() {
             }
         }
     });
+}
+
+/// A loaded machine stops the command for a while. Meanwhile a program opens the link, sends and
+/// closes it, does so again, and the user presses Ctrl-C.
+#[test]
+fn capture_that_had_no_processor_shows_programs_that_came_and_went() {
+    let name = "capture_that_had_no_processor_shows_programs_that_came_and_went";
+    isolated(name, || {
+        let _cleanup = Cleanup;
+        ok("ferroce link add rxe0 type rxe netdev lo");
+        let file = common::config_dir().with_extension("pcapng");
+        let capture = start(&format!("rxe0 -w {}", file.display()));
+        let pid = Pid::from_child(&capture.0);
+        stop(pid);
+        exchange(1);
+        exchange(1);
+        kill_process(pid, Signal::INT).expect("it runs");
+        kill_process(pid, Signal::CONT).expect("it is stopped");
+        end(capture);
+        let packets = read(&file);
+        let sent = packets.iter().filter(|packet| packet.sent);
+        let parsed = sent.filter_map(|packet| Packet::parse(&packet.bytes).ok());
+        let opcodes = parsed.map(|packet| packet.opcode().to_string());
+        let sends = opcodes.filter(|opcode| opcode.contains("SEND_ONLY"));
+        assert_eq!(sends.count(), 2);
+    });
+}
+
+/// Stops a child, and waits until it is stopped.
+fn stop(pid: Pid) {
+    kill_process(pid, Signal::STOP).expect("it runs");
+    let stopped = waitpid(Some(pid), WaitOptions::UNTRACED).expect("a child");
+    let (_, status) = stopped.expect("its state changed");
+    assert!(status.stopped(), "{status:?}");
 }
 
 #[test]

@@ -90,6 +90,10 @@ impl Sources {
                 && source.ring.is_some()
         };
         if self.all.iter().any(is_same) {
+            // Unless the program has closed the link and opened it again.
+            self.read(usize::MAX);
+        }
+        if self.all.iter().any(is_same) {
             return Ok(());
         }
         let ring = RingReader::new(program.ring, program.socket);
