@@ -8,6 +8,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
 use crate::deadline;
 
 const ROLE: &str = "FERROCE_TEST_ROLE";
@@ -71,14 +73,18 @@ impl Actor {
         self.child.id()
     }
 
-    /// Sends a signal to the process.
+    /// Sends a signal to the process. After SIGSTOP, waits until all its threads are stopped: the
+    /// kernel stops a thread that runs on another processor a moment later.
     ///
     /// # Panics
     /// If the process has ended.
-    pub fn signal(&self, signal: rustix::process::Signal) {
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.pid()).ok();
-        let pid = pid.and_then(rustix::process::Pid::from_raw);
-        rustix::process::kill_process(pid.expect("a process"), signal).expect("the process exists");
+        let pid = pid.and_then(Pid::from_raw).expect("a process");
+        kill_process(pid, signal).expect("the process exists");
+        if signal == Signal::STOP {
+            waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("it stops");
+        }
     }
 
     /// Waits for the next line from the role.
