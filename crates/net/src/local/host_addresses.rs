@@ -76,12 +76,13 @@ impl HostAddresses {
 #[cfg(test)]
 mod tests {
     use ferroce_roce::{Datagram, IpId};
+    use ferroce_testnet::isolated;
 
     use super::*;
     use crate::incoming::Incoming;
 
     const HERE: &str = "127.0.0.1";
-    /// Documentation addresses, which no host has.
+    /// An address for documentation, which a new network namespace does not have.
     const ELSEWHERE: &str = "192.0.2.1";
 
     fn run<'a>(source: &str, destination: &str, payload: &'a [u8]) -> IncomingRun<'a> {
@@ -108,38 +109,45 @@ mod tests {
 
     #[test]
     fn datagrams_with_addresses_of_other_hosts_are_refused() {
-        let mut addresses = HostAddresses::new(1);
-        for _ in 0..3 {
-            assert!(addresses.allow(&run(HERE, HERE, &MIXED)));
-            assert!(addresses.allow(&run("::1", "::1", &MIXED)));
-            for (source, destination) in [
-                (ELSEWHERE, HERE),
-                (HERE, ELSEWHERE),
-                (ELSEWHERE, ELSEWHERE),
-                ("2001:db8::1", "::1"),
-                (HERE, "224.0.0.1"),
-                ("::1", "ff02::1"),
-            ] {
-                assert!(
-                    !addresses.allow(&run(source, destination, &MIXED)),
-                    "{source} to {destination}"
-                );
-                assert!(
-                    addresses.allow(&run(source, destination, &CONNECTED)),
-                    "the engine compares the addresses of a connection"
-                );
+        let name =
+            "local::host_addresses::tests::datagrams_with_addresses_of_other_hosts_are_refused";
+        isolated(name, || {
+            let mut addresses = HostAddresses::new(1);
+            for _ in 0..3 {
+                assert!(addresses.allow(&run(HERE, HERE, &MIXED)));
+                assert!(addresses.allow(&run("::1", "::1", &MIXED)));
+                for (source, destination) in [
+                    (ELSEWHERE, HERE),
+                    (HERE, ELSEWHERE),
+                    (ELSEWHERE, ELSEWHERE),
+                    ("2001:db8::1", "::1"),
+                    (HERE, "224.0.0.1"),
+                    ("::1", "ff02::1"),
+                ] {
+                    assert!(
+                        !addresses.allow(&run(source, destination, &MIXED)),
+                        "{source} to {destination}"
+                    );
+                    assert!(
+                        addresses.allow(&run(source, destination, &CONNECTED)),
+                        "the engine compares the addresses of a connection"
+                    );
+                }
             }
-        }
+        });
     }
 
     #[test]
     fn hostile_process_cannot_fill_the_memory() {
-        let mut addresses = HostAddresses::new(1);
-        for number in 0..100 {
-            let source = format!("192.0.2.{number}");
-            assert!(!addresses.allow(&run(&source, HERE, &MIXED)));
-        }
-        assert_eq!(addresses.known.len(), MOST);
-        assert!(addresses.allow(&run(HERE, HERE, &MIXED)));
+        let name = "local::host_addresses::tests::hostile_process_cannot_fill_the_memory";
+        isolated(name, || {
+            let mut addresses = HostAddresses::new(1);
+            for number in 0..100 {
+                let source = format!("192.0.2.{number}");
+                assert!(!addresses.allow(&run(&source, HERE, &MIXED)));
+            }
+            assert_eq!(addresses.known.len(), MOST);
+            assert!(addresses.allow(&run(HERE, HERE, &MIXED)));
+        });
     }
 }
