@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use ferroce_control::path::{QUIET_VARIABLE, TYPE_VARIABLE};
 use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
@@ -135,6 +135,10 @@ pub(crate) struct RunArgs {
     #[arg(long, hide = true, num_args = 2, value_names = ["PID", "FILE"])]
     guard: Option<Vec<String>>,
 
+    /// Start the guard, with the same values, as a process without a parent
+    #[arg(long, hide = true, num_args = 2, value_names = ["PID", "FILE"])]
+    start_guard: Option<Vec<OsString>>,
+
     /// The program and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -197,6 +201,10 @@ impl RunArgs {
                 bail!("--guard needs a process number and a file");
             };
             run_guard(pid.parse()?, Path::new(file))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(values) = self.start_guard {
+            guard_command("--guard", &values).process_group(0).spawn()?;
             return Ok(ExitCode::SUCCESS);
         }
         let Some((program, arguments)) = self.program.split_first() else {
@@ -362,19 +370,32 @@ fn provide_link(netdev: Option<&str>, kind: Option<&str>) -> Result<()> {
     start_guard(&share).context("cannot start the process that deletes the link afterwards")
 }
 
-/// Starts the guard process.
+/// Starts the guard process. A process in between starts it and ends, so that the guard is no child
+/// of the program that replaces this process. A program that waits for all of its children, as
+/// strace does, would wait for the guard, and the guard for the program.
 fn start_guard(share: &Share) -> Result<()> {
     let (file, path) = share.hand_over()?;
     let pid = getpid().as_raw_nonzero().to_string();
-    Command::new(daemon::THIS_EXECUTABLE)
-        .args([OsStr::new("run"), OsStr::new("--guard"), OsStr::new(&pid)])
-        .arg(path)
+    let values = [OsString::from(pid), path.into()];
+    let status = guard_command("--start-guard", &values)
         .stdin(file)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .spawn()?;
+        .status()?;
+    ensure!(
+        status.success(),
+        "the process that starts it ended: {status}"
+    );
     Ok(())
+}
+
+/// Returns the command for a process with a share, which is its standard input.
+fn guard_command(option: &str, values: &[OsString]) -> Command {
+    let mut command = Command::new(daemon::THIS_EXECUTABLE);
+    command
+        .args(["run", option])
+        .args(values)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command
 }
 
 /// Waits for a process to end, then releases its share. The guard of the last share deletes

@@ -47,6 +47,18 @@ fn link_exists_while_the_program_runs() {
     });
 }
 
+/// A program that waits for all of its children must not wait for a process of `ferroce run`.
+#[test]
+fn program_has_no_child_that_it_did_not_start() {
+    isolated("program_has_no_child_that_it_did_not_start", || {
+        let children = "exec cat /proc/$$/task/$$/children";
+        let output = run(&["run", "--", "sh", "-c", children]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        nothing_is_left();
+    });
+}
+
 #[test]
 fn no_link_starts_no_ferroced() {
     isolated("no_link_starts_no_ferroced", || {
