@@ -160,6 +160,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         process: &mut impl Process,
         qpn: u32,
     ) -> Option<Sending<W, P>> {
+        self.received_ack.note_post();
         // A deferred ACK may be the response that the queue pair still expects.
         let waits = self.received_ack.is_empty() && self.engine.posts_may_wait(qpn);
         // A program that posts again at once does so many times, or polls soon.
