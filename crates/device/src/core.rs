@@ -203,6 +203,15 @@ impl Core {
         }
     }
 
+    /// Returns true if packets arrive through memory, and none waits. It needs no time.
+    #[inline]
+    pub(crate) fn is_memory_quiet(&self) -> bool {
+        match self {
+            Core::Roce(core) => core.is_memory_quiet(),
+            Core::Iwarp(_) => false,
+        }
+    }
+
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         match self {

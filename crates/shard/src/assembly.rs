@@ -11,6 +11,8 @@ use crate::process::Process;
 
 /// Bytes that assembling a packet may write beyond the end of a run.
 const OVERHANG: usize = 4096;
+/// Bytes of a run that takes less time to copy than to read the clock, 40 ns.
+const SHORT: usize = 512;
 
 /// A batch of packets, assembled into a buffer. It needs neither the engine nor the memory of
 /// the program to be sent.
@@ -52,6 +54,12 @@ impl Assembly {
     /// Returns the number of bytes of its runs.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.last().map_or(0, |run| run.bytes.end)
+    }
+
+    /// Returns true if it is one short run, which goes through memory.
+    #[inline]
+    pub(crate) fn is_short_in_memory(&self) -> bool {
+        matches!(&self.runs[..], [run] if run.path.in_memory && run.bytes.end <= SHORT)
     }
 
     /// Takes all runs, in sending order, and borrows the buffer that has their bytes.

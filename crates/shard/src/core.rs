@@ -26,9 +26,14 @@ pub const STANDBY_NS: u64 = 80_000;
 /// A caller that received from one IP family looks at the other once in this many turns: a
 /// system call costs 0.3 us.
 const IDLE_FAMILY_TURNS: u32 = 64;
-/// Time for which a poller that receives through memory leaves the sockets alone. A look at
-/// them takes 0.3 us, several times that of a message through memory.
+/// Time for which a poller that receives through memory leaves the sockets alone, if packets
+/// have arrived there lately. A look at them takes 0.3 us, several times that of a message through
+/// memory.
 const SOCKETS_WAIT_NS: u64 = 4_000;
+/// The same time if the sockets have been silent for [`SILENT_SOCKETS_NS`]: the looks at them would
+/// take a tenth of the time of a ping-pong through memory.
+const SILENT_SOCKETS_WAIT_NS: u64 = 32_000;
+const SILENT_SOCKETS_NS: u64 = 1_000_000;
 /// Most datagrams in a turn of a poller whose ACKs are deferred.
 const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
@@ -80,6 +85,8 @@ pub struct Core<W: Wire, P> {
     pub(crate) sent_at: Time,
     /// Time of the last look at the sockets.
     sockets_read_at: Time,
+    /// Time of the last packet from a socket.
+    sockets_found_at: Time,
     /// True if the last turn received packets through memory.
     found_in_memory: bool,
     turns: u32,
@@ -133,6 +140,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             posts_wait: false,
             sent_at: Time::ZERO,
             sockets_read_at: Time::ZERO,
+            sockets_found_at: Time::ZERO,
             found_in_memory: false,
             turns: 0,
             faults: None,
@@ -214,6 +222,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         let releases_ack = !self.received_ack.is_empty();
         let received = self.receive(now, process, caller, scope);
         self.found_in_memory = received > 0 && self.wire.is_memory_busy();
+        if received > 0 && !self.found_in_memory {
+            self.sockets_found_at = now;
+        }
         if self.engine.next_timeout().is_some_and(|due| due <= now) {
             self.engine.handle_timeout(now);
             self.observe_decisions(process);
@@ -242,18 +253,32 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     /// the turn.
     #[inline]
     pub fn is_quiet(&self, now: Time) -> bool {
-        self.sockets_can_wait(now)
+        self.is_memory_quiet()
+            && self.sockets_can_wait(now)
+            && self.engine.next_timeout().is_none_or(|due| due > now)
+    }
+
+    /// Returns true if packets arrive through memory, and neither a packet nor an ACK waits there or
+    /// here. Sockets and timers are not looked at: that takes the time, and reading the clock
+    /// takes longer than this.
+    #[inline]
+    pub fn is_memory_quiet(&self) -> bool {
+        self.wire.is_memory_busy()
             && !self.wire.has_packet_in_memory()
             && !self.engine.has_packets()
             && self.is_idle()
             && self.faults.is_none()
-            && self.engine.next_timeout().is_none_or(|due| due > now)
     }
 
     /// Returns true if the sockets were read just now, and packets arrive through memory. A look
     /// into memory costs no system call, so a poller can look at the sockets less often.
     fn sockets_can_wait(&self, now: Time) -> bool {
-        self.wire.is_memory_busy() && now.nanos_since(self.sockets_read_at) < SOCKETS_WAIT_NS
+        let is_silent = now.nanos_since(self.sockets_found_at) > SILENT_SOCKETS_NS;
+        let wait = match is_silent {
+            true => SILENT_SOCKETS_WAIT_NS,
+            false => SOCKETS_WAIT_NS,
+        };
+        self.wire.is_memory_busy() && now.nanos_since(self.sockets_read_at) < wait
     }
 
     /// Passes packets to the engine: those that waited, then those from the wire.
@@ -462,7 +487,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
 
     /// Returns the time of the next turn if no packet arrives before; none if there is
     /// nothing to do until a packet arrives or the program posts.
+    #[inline]
     pub fn next_deadline(&self, now: Time) -> Option<Time> {
+        // Most calls end here.
+        if self.is_idle() && self.faults.is_none() {
+            return self.engine.next_timeout();
+        }
         let retry = (self.is_blocked() || self.has_unmatched()).then_some(RETRY_NS);
         // The program may not poll again after all.
         let acks = self.ack_deferred && !self.injected.has(Bug::ForgetAckDeadline);

@@ -130,6 +130,13 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         self.is_blocked() || self.assembly.bytes() >= LONG
     }
 
+    /// Returns true if [`Transmitter::send`] takes less time than to read the clock afterwards: it
+    /// copies one short run to memory.
+    #[inline]
+    pub fn is_instant(&self) -> bool {
+        !self.is_blocked() && self.provoked.is_none() && self.assembly.is_short_in_memory()
+    }
+
     /// Returns the sending half of the wire.
     pub(crate) fn sender_mut(&mut self) -> &mut S {
         &mut self.sender
