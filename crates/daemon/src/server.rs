@@ -4,7 +4,7 @@
 //! (`namespace_use`). A timeout is set only while a request waits for programs from before a
 //! restart, or a connection for a message of its peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ use crate::netdevs::Netdevs;
 use crate::netlink::{self, Monitor};
 use crate::owner::Owner;
 use crate::poller::{Poller, Ready, Token, now};
-use crate::qp1::{MadSender, Qp1};
+use crate::qp1::{MadSender, Qp1, SentMad};
 use crate::slots::{OwnerId, Slots};
 use crate::state::{Place, State};
 use crate::sysfs::tree::Tree;
@@ -73,6 +73,8 @@ pub(crate) struct Server {
     /// The receiving end of slot 0, once the group exists.
     pub(crate) qp1: Option<Qp1>,
     pub(crate) mads: MadSender,
+    /// MADs from this host to a link of this host, with the netdev of that link.
+    pub(crate) local_mads: VecDeque<(u32, SentMad)>,
     /// The zero of the connection manager's clock.
     pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
@@ -149,6 +151,7 @@ impl Server {
             cm_taps: CmTaps::default(),
             qp1: None,
             mads: MadSender::new(),
+            local_mads: VecDeque::new(),
             epoch: now(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
