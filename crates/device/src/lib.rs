@@ -118,7 +118,7 @@ pub use cq::Cq;
 pub use device::Device;
 pub use error::Error;
 pub use event_queue::AsyncEvent;
-pub use ferroce_control::{Blocked, LinkInfo, block_all, list_links};
+pub use ferroce_control::{Blocked, LinkInfo, block_all, generation, list_links};
 pub use ferroce_iwarp as iwarp;
 pub use ferroce_roce as transport;
 pub use gpu::read_gpu_memory;

@@ -43,6 +43,7 @@ use std::thread::JoinHandle;
 use crate::cm::{CmCall, CmEvent};
 use crate::connection::{Connection, find_daemon, unexpected};
 use crate::error::Error;
+use crate::generation::generation;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{TYPE_VARIABLE, netns_inode};
 use crate::per_process::PerProcess;
@@ -326,7 +327,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if self.shared.process != std::process::id() {
+        if self.shared.process != generation() {
             // A forked child: the thread is its parent's.
             return;
         }

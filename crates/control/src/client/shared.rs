@@ -16,6 +16,7 @@ use crate::clock::now;
 use crate::cm::CmCall;
 use crate::connection::ANSWER_TIMEOUT;
 use crate::error::Error;
+use crate::generation::generation;
 use crate::protocol::{Reply, Request, RequestNumber};
 use crate::split::{Received, ReplyReceiver, RequestSender};
 
@@ -35,8 +36,8 @@ pub(super) fn next_generation() -> u64 {
 
 /// A client: its calls, the links that the process has opened, and the service.
 pub(crate) struct Shared {
-    /// Process that opened the client.
-    pub(super) process: u32,
+    /// [`generation`] of the process that opened the client.
+    pub(super) process: u64,
     /// Network namespace of its ferroced.
     pub(super) netns: u64,
     pub(super) state: Mutex<State>,
@@ -64,7 +65,7 @@ impl Shared {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wakeup = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         Ok(Shared {
-            process: std::process::id(),
+            process: generation(),
             netns,
             state: Mutex::new(State::new(sender, next_generation())),
             receiving: Receiving::new()?,
