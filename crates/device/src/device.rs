@@ -266,6 +266,14 @@ impl Device {
         Ok(Arc::new(channel))
     }
 
+    /// Creates a completion channel for a program that has not asked for one. Call
+    /// [`CompletionChannel::prepare`] before an event is requested.
+    pub fn create_lazy_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
+        let channel = CompletionChannel::new_lazy(Arc::clone(&self.shared.shards))
+            .map_err(Error::system("completion channel"))?;
+        Ok(Arc::new(channel))
+    }
+
     /// Creates a completion queue.
     pub fn create_cq(
         &self,

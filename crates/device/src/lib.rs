@@ -91,6 +91,7 @@ pub mod faults;
 mod fork;
 mod free_cores;
 mod gpu;
+mod lazy_pipe;
 mod link_watch;
 mod local;
 mod mapping;
