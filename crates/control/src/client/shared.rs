@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::calls::{Answer, Call, Hook, State, is_item, returning};
+use super::calls::{Answer, Answered, Call, Hook, State, is_item, returning};
 use super::links::{Introduction, OpenLinks, Tap};
 use super::receiving::Receiving;
 use super::reports::Reports;
@@ -234,7 +234,7 @@ impl Shared {
             Request::Cm(_) => self.take_turn(),
             _ => None,
         };
-        let answered = Arc::new(Condvar::new());
+        let answered = Arc::new(Answered::default());
         let call = Call::Waiting {
             items: Vec::new(),
             hook,
@@ -250,12 +250,10 @@ impl Shared {
         let timeout = deadline.saturating_duration_since(now());
         let waits =
             |state: &mut State| matches!(state.calls.get(&number), Some(Call::Waiting { .. }));
-        let waited = answered.wait_timeout_while(state, timeout, waits);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let state = answered.wait_while(state, Some(timeout), waits);
         // A hook does not wait, so it ends soon.
         let in_hook = |state: &mut State| matches!(state.calls.get(&number), Some(Call::InHook));
-        let waited = answered.wait_while(state, in_hook);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = answered.wait_while(state, None, in_hook);
         let call = state.calls.remove(&number);
         let result = match call {
             Some(Call::Answered(answer)) => return *answer,
@@ -439,7 +437,7 @@ impl Shared {
         state.flush();
         drop(state);
         if let Some(answered) = wakes {
-            answered.notify_all();
+            answered.notify();
         }
     }
 
