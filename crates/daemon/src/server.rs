@@ -41,8 +41,6 @@ use crate::sysfs::tree::Tree;
 const MAX_CLIENTS: usize = 1024;
 /// Most connections without a Hello.
 const MAX_UNGREETED: usize = 128;
-/// Requests of one connection to handle before others are served.
-const TURN: usize = 16;
 /// Time that a ferroced which ends when unused waits for its first client.
 const FIRST_CLIENT: Duration = Duration::from_secs(30);
 
@@ -81,8 +79,9 @@ pub(crate) struct Server {
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
     /// Slots that have a channel through shared memory.
     pub(crate) introductions: Introductions,
-    /// Clients with messages of the connection manager that are to be sent.
-    pub(crate) deferred: Vec<ClientId>,
+    /// Clients with messages of the connection manager that are to be sent: those with events
+    /// before those with replies only.
+    pub(crate) deferred: VecDeque<ClientId>,
     /// Rounds of the event loop since the first of these messages.
     pub(crate) deferred_rounds: u32,
     /// True if a program has ended or closed a device, so that GID tables may change.
@@ -156,7 +155,7 @@ impl Server {
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
             introductions: Introductions::default(),
-            deferred: Vec::new(),
+            deferred: VecDeque::new(),
             deferred_rounds: 0,
             has_freed_links: false,
             pending: Vec::new(),
@@ -356,19 +355,19 @@ impl Server {
         true
     }
 
+    /// Handles one request. If there are more, the poller reports the client again: a look for
+    /// more would mostly be in vain, because programs wait for replies.
     fn read(&mut self, id: ClientId) {
-        for _ in 0..TURN {
-            let Some(client) = self.clients.get(&id) else {
-                return;
-            };
-            match client.receive(&mut self.buffer) {
-                Received::Request(number, request, fds) => {
-                    self.handle(RequestId { client: id, number }, request, fds);
-                }
-                Received::Nothing => return,
-                Received::Closed => return self.close(id, ClosedBy::Program),
-                Received::Garbage(what) => return self.reject(id, &what),
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        match client.receive(&mut self.buffer) {
+            Received::Request(number, request, fds) => {
+                self.handle(RequestId { client: id, number }, request, fds);
             }
+            Received::Nothing => {}
+            Received::Closed => self.close(id, ClosedBy::Program),
+            Received::Garbage(what) => self.reject(id, &what),
         }
     }
 
