@@ -67,7 +67,7 @@ impl Device {
     }
 
     /// Returns the current state of the link.
-    pub fn link(&self) -> LinkInfo {
+    pub fn link(&self) -> Arc<LinkInfo> {
         self.shared.link()
     }
 
@@ -392,7 +392,7 @@ impl Device {
     fn shard_of(&self, qpn: u32) -> Result<&Shard, VerbsError> {
         let shard = self.shared.shards.of_qpn(qpn);
         shard.map(|shard| &**shard).ok_or_else(|| {
-            let link = self.shared.link().name;
+            let link = self.shared.link().name.clone();
             VerbsError::NotFound(format!("{link} has no queue pair {qpn:#x} of this process"))
         })
     }

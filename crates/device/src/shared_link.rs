@@ -166,7 +166,7 @@ impl SharedLink {
     }
 
     /// Returns the current state of the link.
-    pub(crate) fn link(&self) -> LinkInfo {
+    pub(crate) fn link(&self) -> Arc<LinkInfo> {
         self.receive();
         self.supervisor.link()
     }
