@@ -2,7 +2,7 @@
 //!
 //! `rdma_create_qp` creates a completion channel for each queue of an id, and most programs
 //! poll the queues and never look at the channels. A pipe takes 16 us to create and close, an
-//! epoll instance 2 us. So the descriptor is an epoll instance, and the pipe is created and
+//! epoll instance 3 us. So the descriptor is an epoll instance, and the pipe is created and
 //! added to it before the first event. Like the read end of a pipe, the instance reports
 //! `POLLIN` and never `POLLOUT`.
 
