@@ -50,7 +50,24 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 ) -> *mut ibv_comp_channel {
     provoke!("ibv_create_comp_channel" => null);
     let owner = context!(context, "ibv_create_comp_channel: the context is NULL" => null);
-    match owner.device.create_channel() {
+    made(context, owner.device.create_channel())
+}
+
+/// Creates a completion channel for a queue of an id. Most programs never use it.
+///
+/// # Safety
+/// As for `ibv_create_comp_channel`.
+pub(crate) unsafe fn create_channel_of_id(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    provoke!("ibv_create_comp_channel" => null);
+    let owner = context!(context, "rdma_create_qp: the context is NULL" => null);
+    made(context, owner.device.create_lazy_channel())
+}
+
+fn made(
+    context: *mut ibv_context,
+    channel: Result<Arc<CompletionChannel>, ferroce_device::Error>,
+) -> *mut ibv_comp_channel {
+    match channel {
         Err(error) => null(errno_of_device(&error)),
         Ok(channel) => into_c(Box::new(ChannelObject {
             c: UnsafeCell::new(ibv_comp_channel {

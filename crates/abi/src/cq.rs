@@ -270,6 +270,10 @@ pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c
     provoke!("ibv_req_notify_cq" => errno);
     let object =
         object!(cq as CqObject, "ibv_req_notify_cq: the completion queue is NULL" => errno);
+    if let Err(error) = object.cq.prepare_events() {
+        let errno = error.raw_os_error().unwrap_or(libc::ENOMEM);
+        return refuse(errno, "ibv_req_notify_cq: no descriptors for the channel");
+    }
     object.cq.arm(match solicited_only {
         0 => Arm::Any,
         _ => Arm::Solicited,

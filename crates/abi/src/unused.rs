@@ -21,7 +21,7 @@ static NAME: Mutex<String> = Mutex::new(String::new());
 pub(crate) fn prepares(device: &Device) {
     PREPARED.store(true, Ordering::Relaxed);
     if let Ok(mut name) = NAME.try_lock() {
-        *name = device.link().name;
+        *name = device.link().name.clone();
     }
 }
 

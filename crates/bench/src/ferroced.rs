@@ -96,6 +96,12 @@ fn run_as_ferroced() -> Option<ExitCode> {
 /// # Errors
 /// If ferroced refuses.
 pub fn add_link(name: &str, netdev: &str) -> Result<()> {
+    // These benchmarks measure UDP.
+    add_link_with(name, netdev, false)
+}
+
+/// Adds a link of type rxe as [`add_link`] does, with a value of its option `local`.
+pub fn add_link_with(name: &str, netdev: &str, local: bool) -> Result<()> {
     let mut daemon = find_daemon()?.context("no ferroced")?;
     daemon.perform(&Request::LinkAdd(LinkConfig {
         name: name.into(),
@@ -106,8 +112,7 @@ pub fn add_link(name: &str, netdev: &str) -> Result<()> {
         lids: false,
         patience: 0,
         speed: None,
-        // These benchmarks measure UDP.
-        local: false,
+        local,
         strict: String::new(),
         profile: String::new(),
     }))?;

@@ -49,7 +49,7 @@ pub use baseline::baseline;
 pub use clock::{Clock, Stage};
 pub use comparison::{Figures, measure_alternately, median};
 #[cfg(feature = "network")]
-pub use ferroced::{Ferroced, add_link, end_with_parent, run_roles};
+pub use ferroced::{Ferroced, add_link, add_link_with, end_with_parent, run_roles};
 pub use heap::{Heap, bytes_per_qp};
 pub use pair::Pair;
 pub use report::{Goal, Report, Row};

@@ -28,6 +28,7 @@ pub mod connection;
 pub mod counters;
 pub mod credit_page;
 pub mod error;
+mod generation;
 pub mod link;
 pub mod name;
 pub mod packet;
@@ -52,6 +53,7 @@ pub use connection::{ANSWER_TIMEOUT, Connection, find_daemon, next_request_numbe
 pub use counters::{CounterPage, CounterValues, PAGE_HEADER, PAGE_SIZE, PageError};
 pub use credit_page::{CREDIT_ENTRY_SIZE, CREDIT_PAGE_SIZE, CreditPage};
 pub use error::Error;
+pub use generation::generation;
 pub use link::{Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PhysicalState, PortState};
 pub use name::{NameError, check_name};
 pub use path::{RUNTIME_DIR_VARIABLE, RuntimeDir, create_own_dir, runtime_dirs};

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use crate::generation::generation;
+
 /// A value of each process, created by the first use. Values are never freed: a process has
 /// one, and copies of those of its ancestors.
 #[derive(Debug)]
@@ -14,7 +16,8 @@ pub struct PerProcess<T: 'static> {
 
 #[derive(Debug)]
 struct Entry<T: 'static> {
-    process: u32,
+    /// [`generation`] of the process.
+    process: u64,
     value: T,
     /// Value of the parent. It keeps the memory reachable, for leak checkers.
     _parent: Option<&'static Entry<T>>,
@@ -31,7 +34,7 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
 
     /// Returns the value of this process.
     pub fn get(&self) -> &'static T {
-        let process = std::process::id();
+        let process = generation();
         let found = self.current.load(Ordering::Acquire);
         // SAFETY: the pointer is null or comes from `Box::into_raw` below. Entries are shared
         // only, and never freed once they are here.

@@ -220,28 +220,46 @@ impl Server {
 
     /// Sends the MADs and events of the connection managers.
     pub(crate) fn speak(&mut self) {
-        while let Some(output) = self.connections.next_output() {
-            match output {
-                Output::Send {
-                    link,
-                    netdev,
-                    transmit,
-                } => match self.cm_faults.is_empty() {
-                    true => self.send_mad(link, netdev, &transmit, ""),
-                    false => self.send_mad_through_faults(link, netdev, transmit),
-                },
-                Output::Tell { client, event } => {
-                    let number = None;
-                    let event = Reply::CmEvent(Box::new(event));
-                    self.defer(RequestId { client, number }, &event);
-                }
+        loop {
+            while let Some(output) = self.connections.next_output() {
+                self.put_out(output);
+            }
+            let Some((ifindex, mad)) = self.local_mads.pop_front() else {
+                return;
+            };
+            let time = self.cm_time();
+            self.on_packet(time, &mad.incoming(ifindex));
+        }
+    }
+
+    fn put_out(&mut self, output: Output) {
+        match output {
+            Output::Send {
+                link,
+                netdev,
+                transmit,
+            } => match self.cm_faults.is_empty() {
+                true => self.send_mad(link, netdev, &transmit, ""),
+                false => self.send_mad_through_faults(link, netdev, transmit),
+            },
+            Output::Tell { client, event } => {
+                let number = None;
+                let event = Reply::CmEvent(Box::new(event));
+                self.defer(RequestId { client, number }, &event);
             }
         }
     }
 
     /// Sends a MAD. `fate` tells captures what a fault did to it.
+    ///
+    /// A MAD to a link of this host stays in this process if both links carry packets of
+    /// programs through shared memory: a UDP packet through the kernel's loopback takes 10 us.
     pub(crate) fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit, fate: &str) {
-        let result = self.mads.send(transmit, netdev);
+        let local = self.links.local_netdev(index, netdev, transmit.address);
+        let result = match local {
+            Some(_) => self.mads.build(transmit),
+            None => self.mads.send(transmit, netdev),
+        };
         if let Err(error) = &result {
             // Like a MAD that the network lost: the connection manager retransmits it.
             tracing::debug!(to = %transmit.address.remote, "a MAD was not sent: {error}");
@@ -253,6 +271,9 @@ impl Server {
             Ok(sent) => {
                 count(link, qp1::SENT);
                 self.cm_taps.sent(index, &sent, fate);
+                if let Some(ifindex) = local {
+                    self.local_mads.push_back((ifindex, sent));
+                }
             }
             Err(_) => link.totals.count(Counter::SendErr),
         }

@@ -10,7 +10,7 @@ use crate::client::{RequestId, Sent};
 use crate::server::Server;
 
 /// Rounds of the event loop for which messages wait at most.
-const MAX_ROUNDS: u32 = 8;
+const MAX_ROUNDS: u32 = 32;
 
 impl Server {
     /// Queues a reply or event of the connection manager.
@@ -24,7 +24,11 @@ impl Server {
         }
         // Otherwise the client is in the list, or the poller reports room in its socket.
         if is_first {
-            self.deferred.push(id.client);
+            match id.number {
+                // Its program waits for the peer's next step, and the peer for the event.
+                Some(_) => self.deferred.push_back(id.client),
+                None => self.deferred.push_front(id.client),
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ferroce_cm::Address;
 use ferroce_control::link::{HEADERS, MAX_SPEED, MTUS, largest_mtu};
 use ferroce_control::{
     CounterValues, Gid, LinkConfig, LinkEvent, LinkEventKind, LinkInfo, PortState, check_name,
@@ -89,6 +90,20 @@ impl Links {
         let at = links().position(|link| has(link, Some(ifindex)));
         let at = at.or_else(|| links().position(|link| has(link, None)))?;
         self.links.get_mut(at)
+    }
+
+    /// Returns the netdev of the RoCE link of this host to which a MAD of link `index` goes, if
+    /// both links have the option `local` and are up. `netdev` has the source address.
+    pub(crate) fn local_netdev(&self, index: u32, netdev: u32, address: Address) -> Option<u32> {
+        let is_local = |link: &&Link| link.info.local && link.info.up && !link.info.is_iwarp();
+        self.by_index(index).filter(is_local)?;
+        let is_scoped =
+            matches!(address.remote, IpAddr::V6(remote) if remote.is_unicast_link_local());
+        self.links.iter().filter(is_local).find_map(|link| {
+            let has =
+                |gid: &&Gid| gid.address == address.remote && (!is_scoped || gid.ifindex == netdev);
+            link.info.gids.iter().find(has).map(|gid| gid.ifindex)
+        })
     }
 
     /// Returns the link of that name.

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ferroce_cm::{MAD_LEN, Transmit};
 use ferroce_net::{Incoming, Receiver, SendError, Sender, SlotSockets, probe};
-use ferroce_roce::{Counter, Drop, Path};
+use ferroce_roce::{Counter, Datagram, Drop, IpId, Path};
 use ferroce_wire::{
     Bth, Deth, Flow, HeaderBuf, ICRC_LEN, Opcode, Operation, Packet, Psn, Transport, icrc,
     ud_source_port,
@@ -82,6 +82,24 @@ pub(crate) fn check<'a>(incoming: &Incoming<'a>, check_icrc: bool) -> Result<&'a
 pub(crate) struct SentMad {
     pub(crate) flow: Flow,
     pub(crate) packet: [u8; PACKET_LEN],
+}
+
+impl SentMad {
+    /// Returns the packet as the link on netdev `ifindex` of this host receives it.
+    pub(crate) fn incoming(&self, ifindex: u32) -> Incoming<'_> {
+        Incoming {
+            datagram: Datagram {
+                source: self.flow.source,
+                destination: self.flow.destination,
+                source_port: self.flow.source_port,
+                traffic_class: 0,
+                hop_limit: HOP_LIMIT,
+                ip_id: IpId::Seen(0),
+                payload: &self.packet,
+            },
+            ifindex,
+        }
+    }
 }
 
 /// Sends MADs.

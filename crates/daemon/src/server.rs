@@ -4,7 +4,7 @@
 //! (`namespace_use`). A timeout is set only while a request waits for programs from before a
 //! restart, or a connection for a message of its peer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ use crate::netdevs::Netdevs;
 use crate::netlink::{self, Monitor};
 use crate::owner::Owner;
 use crate::poller::{Poller, Ready, Token, now};
-use crate::qp1::{MadSender, Qp1};
+use crate::qp1::{MadSender, Qp1, SentMad};
 use crate::slots::{OwnerId, Slots};
 use crate::state::{Place, State};
 use crate::sysfs::tree::Tree;
@@ -41,8 +41,6 @@ use crate::sysfs::tree::Tree;
 const MAX_CLIENTS: usize = 1024;
 /// Most connections without a Hello.
 const MAX_UNGREETED: usize = 128;
-/// Requests of one connection to handle before others are served.
-const TURN: usize = 16;
 /// Time that a ferroced which ends when unused waits for its first client.
 const FIRST_CLIENT: Duration = Duration::from_secs(30);
 
@@ -73,14 +71,17 @@ pub(crate) struct Server {
     /// The receiving end of slot 0, once the group exists.
     pub(crate) qp1: Option<Qp1>,
     pub(crate) mads: MadSender,
+    /// MADs from this host to a link of this host, with the netdev of that link.
+    pub(crate) local_mads: VecDeque<(u32, SentMad)>,
     /// The zero of the connection manager's clock.
     pub(crate) epoch: Instant,
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
     /// Slots that have a channel through shared memory.
     pub(crate) introductions: Introductions,
-    /// Clients with messages of the connection manager that are to be sent.
-    pub(crate) deferred: Vec<ClientId>,
+    /// Clients with messages of the connection manager that are to be sent: those with events
+    /// before those with replies only.
+    pub(crate) deferred: VecDeque<ClientId>,
     /// Rounds of the event loop since the first of these messages.
     pub(crate) deferred_rounds: u32,
     /// True if a program has ended or closed a device, so that GID tables may change.
@@ -149,11 +150,12 @@ impl Server {
             cm_taps: CmTaps::default(),
             qp1: None,
             mads: MadSender::new(),
+            local_mads: VecDeque::new(),
             epoch: now(),
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
             introductions: Introductions::default(),
-            deferred: Vec::new(),
+            deferred: VecDeque::new(),
             deferred_rounds: 0,
             has_freed_links: false,
             pending: Vec::new(),
@@ -353,19 +355,19 @@ impl Server {
         true
     }
 
+    /// Handles one request. If there are more, the poller reports the client again: a look for
+    /// more would mostly be in vain, because programs wait for replies.
     fn read(&mut self, id: ClientId) {
-        for _ in 0..TURN {
-            let Some(client) = self.clients.get(&id) else {
-                return;
-            };
-            match client.receive(&mut self.buffer) {
-                Received::Request(number, request, fds) => {
-                    self.handle(RequestId { client: id, number }, request, fds);
-                }
-                Received::Nothing => return,
-                Received::Closed => return self.close(id, ClosedBy::Program),
-                Received::Garbage(what) => return self.reject(id, &what),
+        let Some(client) = self.clients.get(&id) else {
+            return;
+        };
+        match client.receive(&mut self.buffer) {
+            Received::Request(number, request, fds) => {
+                self.handle(RequestId { client: id, number }, request, fds);
             }
+            Received::Nothing => {}
+            Received::Closed => self.close(id, ClosedBy::Program),
+            Received::Garbage(what) => self.reject(id, &what),
         }
     }
 

@@ -10,7 +10,7 @@ use common::program::{CmClient, Program, request};
 use common::{Ferroced, add, counter, delete};
 use ferroce_cm::message::Message;
 use ferroce_cm::{Closed, Event, Mad, PrivateData, Reason};
-use ferroce_control::{CmCall, CmId};
+use ferroce_control::{CmCall, CmId, Request};
 use ferroce_testnet::{deadline, isolated, role};
 use ferroce_wire::{Flow, Packet, icrc};
 
@@ -73,6 +73,50 @@ fn connection_over_loopback_is_established_and_closed() {
         assert_eq!(counter("rxe0", "sent_pkts"), 4 * 5);
         assert_eq!(counter("rxe0", "sent_bytes"), 4 * 5 * 280);
     });
+}
+
+/// Returns the UDP datagrams that this network namespace has received over IPv4.
+fn datagrams() -> u64 {
+    let text = std::fs::read_to_string("/proc/net/snmp").expect("readable");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut columns = names.split(' ').zip(values.split(' '));
+    let column = columns.find(|(name, _)| *name == "InDatagrams");
+    column.expect("counted").1.parse().unwrap()
+}
+
+/// Both programs are on this machine, so ferroced is the connection manager of both.
+#[test]
+fn messages_to_this_machine_do_not_leave_ferroced() {
+    isolated("messages_to_this_machine_do_not_leave_ferroced", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let (mut one, mut two) = (Program::start("rxe0"), Program::start("rxe0"));
+        let before = datagrams();
+        connect_and_disconnect(&mut one, &mut two, LOOP, "0.0.0.0");
+        assert_eq!(datagrams(), before);
+        let local = common::link("rxe0").local;
+        assert!(local, "the default of the option");
+        common::connect().perform(&wire_only("rxe0")).unwrap();
+        connect_and_disconnect(&mut one, &mut two, LOOP, "0.0.0.0");
+        assert_eq!(datagrams(), before + 5, "the option is off");
+    });
+}
+
+/// Returns the request that turns the option `local` of a link off.
+fn wire_only(name: &str) -> Request {
+    Request::LinkSet {
+        name: name.into(),
+        rename: None,
+        mtu: None,
+        crc: None,
+        lids: None,
+        patience: None,
+        speed: None,
+        local: Some(false),
+        strict: None,
+        profile: None,
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::fs::OFlags;
 
+use crate::lazy_pipe::LazyPipe;
 use crate::token_pipe::TokenPipe;
 
 /// A queue of records with a descriptor.
@@ -27,8 +28,16 @@ use crate::token_pipe::TokenPipe;
 /// ```
 #[derive(Debug)]
 pub struct Channel<T = u64> {
-    pipe: TokenPipe,
+    pipe: Pipe,
     queue: Mutex<Queue<T>>,
+}
+
+/// The pipe of a channel.
+#[derive(Debug)]
+enum Pipe {
+    Made(TokenPipe),
+    /// For channels that mostly stay without records.
+    Lazy(LazyPipe),
 }
 
 #[derive(Debug)]
@@ -43,18 +52,38 @@ struct Queue<T> {
 impl<T> Channel<T> {
     /// Creates an empty channel. Its descriptor is closed on exec.
     pub fn new() -> io::Result<Channel<T>> {
-        Ok(Channel {
-            pipe: TokenPipe::new()?,
+        Ok(Channel::with_pipe(Pipe::Made(TokenPipe::new()?)))
+    }
+
+    /// Creates an empty channel that mostly stays empty. The first record takes longer.
+    pub(crate) fn new_lazy() -> io::Result<Channel<T>> {
+        Ok(Channel::with_pipe(Pipe::Lazy(LazyPipe::new()?)))
+    }
+
+    fn with_pipe(pipe: Pipe) -> Channel<T> {
+        Channel {
+            pipe,
             queue: Mutex::new(Queue {
                 records: VecDeque::new(),
                 tokens: 0,
             }),
-        })
+        }
+    }
+
+    /// Creates everything that the first record needs.
+    pub(crate) fn prepare(&self) -> io::Result<()> {
+        match &self.pipe {
+            Pipe::Made(_) => Ok(()),
+            Pipe::Lazy(lazy) => lazy.pipe().map(drop),
+        }
     }
 
     /// Returns the descriptor that is readable while a record waits.
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.pipe.as_fd()
+        match &self.pipe {
+            Pipe::Made(pipe) => pipe.as_fd(),
+            Pipe::Lazy(lazy) => lazy.as_fd(),
+        }
     }
 
     /// Returns true if no record waits.
@@ -106,9 +135,10 @@ impl<T> Channel<T> {
         rustix::fs::fcntl_getfl(self.fd()).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
     }
 
-    /// Runs `work`, and takes the oldest record afterwards, if there is one. A record that
-    /// `work` puts costs no system call then: it needs no token.
-    pub(crate) fn take_after<U>(
+    /// Runs `work`, and takes the oldest record afterwards, if there is one without a token. A
+    /// record that `work` puts costs no system call then: it needs no token. `work` must not
+    /// wait: meanwhile the first record that another thread puts gets no token, either.
+    pub fn take_after<U>(
         &self,
         work: impl FnOnce(),
         look: &mut Option<impl FnOnce(T) -> U>,
@@ -158,6 +188,29 @@ impl<T> Channel<T> {
     }
 }
 
+impl Pipe {
+    fn put(&self, wanted: usize) -> usize {
+        match self {
+            Pipe::Made(pipe) => pipe.put(wanted),
+            Pipe::Lazy(lazy) => lazy.put(wanted),
+        }
+    }
+
+    fn wait(&self) -> io::Result<()> {
+        match self {
+            Pipe::Made(pipe) => pipe.wait(),
+            Pipe::Lazy(lazy) => lazy.wait(),
+        }
+    }
+
+    fn take(&self) -> bool {
+        match self {
+            Pipe::Made(pipe) => pipe.take(),
+            Pipe::Lazy(lazy) => lazy.take(),
+        }
+    }
+}
+
 impl Channel<u64> {
     /// Takes back all records that equal `value` and that no reader has taken.
     pub fn purge(&self, value: u64) {
@@ -170,6 +223,9 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::fs::fcntl_setfl;
+
+    /// Both kinds of channels.
+    const KINDS: [fn() -> io::Result<Channel>; 2] = [Channel::new, Channel::new_lazy];
 
     fn reported(channel: &Channel) -> PollFlags {
         let both = PollFlags::IN | PollFlags::OUT;
@@ -184,144 +240,164 @@ mod tests {
 
     #[test]
     fn channel_never_reports_pollout() {
-        let channel = Channel::new().unwrap();
-        assert_eq!(reported(&channel), PollFlags::empty());
-        channel.put(1);
-        assert_eq!(reported(&channel), PollFlags::IN);
-        channel.take().unwrap();
-        assert_eq!(reported(&channel), PollFlags::empty());
+        for make in KINDS {
+            let channel = make().unwrap();
+            assert_eq!(reported(&channel), PollFlags::empty());
+            channel.put(1);
+            assert_eq!(reported(&channel), PollFlags::IN);
+            channel.take().unwrap();
+            assert_eq!(reported(&channel), PollFlags::empty());
+        }
     }
 
     #[test]
     fn records_are_taken_in_order_and_make_the_descriptor_readable() {
-        let channel = Channel::new().unwrap();
-        assert!(!readable(&channel));
-        channel.put(7);
-        channel.put(8);
-        assert!(readable(&channel));
-        assert_eq!(channel.take().unwrap(), 7);
-        assert_eq!(channel.take().unwrap(), 8);
-        assert!(!readable(&channel));
+        for make in KINDS {
+            let channel = make().unwrap();
+            assert!(!readable(&channel));
+            channel.put(7);
+            channel.put(8);
+            assert!(readable(&channel));
+            assert_eq!(channel.take().unwrap(), 7);
+            assert_eq!(channel.take().unwrap(), 8);
+            assert!(!readable(&channel));
+        }
     }
 
     #[test]
     fn take_from_an_empty_non_blocking_channel_would_block() {
-        let channel: Channel = Channel::new().unwrap();
-        fcntl_setfl(channel.fd(), OFlags::NONBLOCK).unwrap();
-        assert_eq!(
-            channel.take().unwrap_err().kind(),
-            io::ErrorKind::WouldBlock
-        );
+        for make in KINDS {
+            let channel = make().unwrap();
+            fcntl_setfl(channel.fd(), OFlags::NONBLOCK).unwrap();
+            assert_eq!(
+                channel.take().unwrap_err().kind(),
+                io::ErrorKind::WouldBlock
+            );
+        }
     }
 
     #[test]
     fn record_that_is_looked_at_stays_and_can_be_announced_again() {
-        let channel = Channel::new().unwrap();
-        assert!(!channel.look_at_next(|_| true), "there is no record");
-        channel.put(7);
-        channel.put(8);
-        assert!(!channel.look_at_next(|record| core::mem::replace(record, 9) == 8));
-        assert!(channel.look_at_next(|record| *record == 9));
-        assert!(readable(&channel));
-        assert_eq!(channel.take().unwrap(), 9);
-        assert_eq!(channel.take().unwrap(), 8);
-        assert!(!readable(&channel));
+        for make in KINDS {
+            let channel = make().unwrap();
+            assert!(!channel.look_at_next(|_| true), "there is no record");
+            channel.put(7);
+            channel.put(8);
+            assert!(!channel.look_at_next(|record| core::mem::replace(record, 9) == 8));
+            assert!(channel.look_at_next(|record| *record == 9));
+            assert!(readable(&channel));
+            assert_eq!(channel.take().unwrap(), 9);
+            assert_eq!(channel.take().unwrap(), 8);
+            assert!(!readable(&channel));
+        }
     }
 
     #[test]
     fn record_of_the_taking_thread_needs_no_token() {
-        let channel = Channel::new().unwrap();
-        let work = || {
-            channel.put(7);
-            assert!(!readable(&channel), "the thread itself takes the record");
-            channel.put(8);
+        for make in KINDS {
+            let channel = make().unwrap();
+            let work = || {
+                channel.put(7);
+                assert!(!readable(&channel), "the thread itself takes the record");
+                channel.put(8);
+                assert!(readable(&channel));
+            };
+            assert_eq!(
+                channel.take_after(work, &mut Some(|record| record)),
+                Some(7)
+            );
             assert!(readable(&channel));
-        };
-        assert_eq!(
-            channel.take_after(work, &mut Some(|record| record)),
-            Some(7)
-        );
-        assert!(readable(&channel));
-        assert_eq!(channel.take().unwrap(), 8);
-        assert!(!readable(&channel));
+            assert_eq!(channel.take().unwrap(), 8);
+            assert!(!readable(&channel));
+        }
     }
 
     #[test]
     fn thread_without_a_record_leaves_the_channel_as_it_was() {
-        let channel = Channel::new().unwrap();
-        let mut look = Some(|record| record);
-        assert_eq!(channel.take_after(|| (), &mut look), None);
-        channel.put(7);
-        // The token is in the pipe, where another thread may wait for it.
-        assert_eq!(channel.take_after(|| (), &mut look), None);
-        assert!(look.is_some());
-        assert!(readable(&channel));
-        assert_eq!(channel.take().unwrap(), 7);
-        assert!(!readable(&channel));
-        assert_eq!(channel.queue().tokens, 0);
+        for make in KINDS {
+            let channel = make().unwrap();
+            let mut look = Some(|record| record);
+            assert_eq!(channel.take_after(|| (), &mut look), None);
+            channel.put(7);
+            // The token is in the pipe, where another thread may wait for it.
+            assert_eq!(channel.take_after(|| (), &mut look), None);
+            assert!(look.is_some());
+            assert!(readable(&channel));
+            assert_eq!(channel.take().unwrap(), 7);
+            assert!(!readable(&channel));
+            assert_eq!(channel.queue().tokens, 0);
+        }
     }
 
     #[test]
     fn purged_records_are_never_taken() {
-        for flags in [OFlags::empty(), OFlags::NONBLOCK] {
-            let channel = Channel::new().unwrap();
-            fcntl_setfl(channel.fd(), flags).unwrap();
-            channel.put(7);
-            channel.put(8);
-            channel.put(7);
-            channel.purge(7);
-            assert_eq!(channel.take().unwrap(), 8);
-            assert!(!readable(&channel));
-            channel.put(8);
-            channel.purge(9);
-            channel.purge(8);
-            assert!(!readable(&channel));
+        for make in KINDS {
+            for flags in [OFlags::empty(), OFlags::NONBLOCK] {
+                let channel = make().unwrap();
+                fcntl_setfl(channel.fd(), flags).unwrap();
+                channel.put(7);
+                channel.put(8);
+                channel.put(7);
+                channel.purge(7);
+                assert_eq!(channel.take().unwrap(), 8);
+                assert!(!readable(&channel));
+                channel.put(8);
+                channel.purge(9);
+                channel.purge(8);
+                assert!(!readable(&channel));
+            }
         }
     }
 
     #[test]
     fn channel_holds_more_records_than_its_pipe_has_tokens() {
-        let channel = Channel::new().unwrap();
-        for record in 0..100_000 {
-            channel.put(record);
+        for make in KINDS {
+            let channel = make().unwrap();
+            for record in 0..100_000 {
+                channel.put(record);
+            }
+            for record in 0..100_000 {
+                assert!(readable(&channel));
+                assert_eq!(channel.take().unwrap(), record);
+            }
+            assert!(!readable(&channel));
         }
-        for record in 0..100_000 {
-            assert!(readable(&channel));
-            assert_eq!(channel.take().unwrap(), record);
-        }
-        assert!(!readable(&channel));
     }
 
     #[test]
     fn records_stay_readable_after_most_are_purged() {
-        let channel = Channel::new().unwrap();
-        for record in 0..20_000 {
-            channel.put(u64::from(record != 19_999));
+        for make in KINDS {
+            let channel = make().unwrap();
+            for record in 0..20_000 {
+                channel.put(u64::from(record != 19_999));
+            }
+            channel.purge(1);
+            assert!(readable(&channel));
+            assert_eq!(channel.take().unwrap(), 0);
+            assert!(!readable(&channel));
         }
-        channel.purge(1);
-        assert!(readable(&channel));
-        assert_eq!(channel.take().unwrap(), 0);
-        assert!(!readable(&channel));
     }
 
     /// The record is purged after a reader has read its token, but before that reader takes
     /// the record.
     #[test]
     fn purge_between_token_and_record_leaves_no_token() {
-        let channel = Channel::new().unwrap();
-        channel.put(7);
-        channel.pipe.wait().unwrap();
-        channel.purge(7);
-        channel.put(8);
-        assert!(!readable(&channel), "the reader's token is for this record");
-        channel.put(9);
-        assert!(readable(&channel));
-        // The reader takes the record.
-        let mut queue = channel.queue();
-        queue.tokens -= 1;
-        assert_eq!(queue.records.pop_front(), Some(8));
-        drop(queue);
-        assert_eq!(channel.take().unwrap(), 9);
-        assert!(!readable(&channel));
+        for make in KINDS {
+            let channel = make().unwrap();
+            channel.put(7);
+            channel.pipe.wait().unwrap();
+            channel.purge(7);
+            channel.put(8);
+            assert!(!readable(&channel), "the reader's token is for this record");
+            channel.put(9);
+            assert!(readable(&channel));
+            // The reader takes the record.
+            let mut queue = channel.queue();
+            queue.tokens -= 1;
+            assert_eq!(queue.records.pop_front(), Some(8));
+            drop(queue);
+            assert_eq!(channel.take().unwrap(), 9);
+            assert!(!readable(&channel));
+        }
     }
 }

@@ -38,14 +38,31 @@ pub struct CompletionChannel {
 
 impl CompletionChannel {
     pub(crate) fn new(shards: Arc<Shards>) -> io::Result<CompletionChannel> {
-        Ok(CompletionChannel {
-            records: Channel::new()?,
+        Ok(CompletionChannel::with(Channel::new()?, shards))
+    }
+
+    /// Creates a channel that mostly stays without events.
+    pub(crate) fn new_lazy(shards: Arc<Shards>) -> io::Result<CompletionChannel> {
+        Ok(CompletionChannel::with(Channel::new_lazy()?, shards))
+    }
+
+    fn with(records: Channel<u64>, shards: Arc<Shards>) -> CompletionChannel {
+        CompletionChannel {
+            records,
             shards,
             used: AtomicU64::new(0),
             driven: AtomicBool::new(false),
             spin: EventSpin::default(),
             forks: fork::count(),
-        })
+        }
+    }
+
+    /// Creates the descriptors that events need, before the first event is requested.
+    ///
+    /// # Errors
+    /// `EMFILE` and others of `pipe`.
+    pub fn prepare(&self) -> io::Result<()> {
+        self.records.prepare()
     }
 
     /// Returns the descriptor that is readable while an event waits.

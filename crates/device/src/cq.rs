@@ -106,6 +106,17 @@ impl Cq {
         })
     }
 
+    /// Creates the descriptors that records in the channel need; see
+    /// [`CompletionChannel::prepare`].
+    ///
+    /// # Errors
+    /// As [`CompletionChannel::prepare`].
+    pub fn prepare_events(&self) -> std::io::Result<()> {
+        self.channel
+            .as_ref()
+            .map_or(Ok(()), |channel| channel.prepare())
+    }
+
     /// Requests a record in the channel when the next completion arrives.
     pub fn arm(&self, what: Arm) {
         self.queue.arm(what);

@@ -67,7 +67,7 @@ impl Device {
     }
 
     /// Returns the current state of the link.
-    pub fn link(&self) -> LinkInfo {
+    pub fn link(&self) -> Arc<LinkInfo> {
         self.shared.link()
     }
 
@@ -266,6 +266,14 @@ impl Device {
         Ok(Arc::new(channel))
     }
 
+    /// Creates a completion channel for a program that has not asked for one. Call
+    /// [`CompletionChannel::prepare`] before an event is requested.
+    pub fn create_lazy_channel(&self) -> Result<Arc<CompletionChannel>, Error> {
+        let channel = CompletionChannel::new_lazy(Arc::clone(&self.shared.shards))
+            .map_err(Error::system("completion channel"))?;
+        Ok(Arc::new(channel))
+    }
+
     /// Creates a completion queue.
     pub fn create_cq(
         &self,
@@ -384,7 +392,7 @@ impl Device {
     fn shard_of(&self, qpn: u32) -> Result<&Shard, VerbsError> {
         let shard = self.shared.shards.of_qpn(qpn);
         shard.map(|shard| &**shard).ok_or_else(|| {
-            let link = self.shared.link().name;
+            let link = self.shared.link().name.clone();
             VerbsError::NotFound(format!("{link} has no queue pair {qpn:#x} of this process"))
         })
     }

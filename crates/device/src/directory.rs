@@ -263,12 +263,13 @@ impl Directory {
     }
 
     /// Returns the state of the link as the faults in force show it.
-    pub(crate) fn as_provoked(&self, mut link: LinkInfo) -> LinkInfo {
+    pub(crate) fn as_provoked(&self, link: &Arc<LinkInfo>) -> Arc<LinkInfo> {
+        let mut link = Arc::clone(link);
         if self.is_port_down.load(Ordering::Relaxed) {
-            link.carrier = false;
+            Arc::make_mut(&mut link).carrier = false;
         }
         if self.has_no_gids.load(Ordering::Relaxed) {
-            link.gids.clear();
+            Arc::make_mut(&mut link).gids.clear();
         }
         link
     }

@@ -14,11 +14,10 @@ use std::thread::JoinHandle;
 
 use ferroce_control::client::OpenLink;
 use ferroce_control::path::netns_inode;
-use ferroce_control::{Client, Kept, LinkInfo, PerProcess};
+use ferroce_control::{Client, Kept, LinkInfo, PerProcess, generation};
 use ferroce_net::local::HostWire;
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{Regions, VerbsError};
-use rustix::process::{Pid, getpid};
 
 use crate::busy_shards::{BusyShards, Load};
 use crate::clock;
@@ -59,8 +58,8 @@ pub(crate) struct SharedLink {
     /// Number of open devices; changed while the list of open links is locked.
     devices: AtomicUsize,
     attachment: Mutex<Attachment>,
-    /// The process that opened the link.
-    process: Pid,
+    /// [`generation`] of the process that opened the link.
+    process: u64,
 }
 
 /// The attachment of a process to a link.
@@ -150,7 +149,7 @@ impl SharedLink {
             next_shard: AtomicUsize::new(0),
             devices: AtomicUsize::new(1),
             attachment: Mutex::new(Attachment::None),
-            process: getpid(),
+            process: generation(),
         })
     }
 
@@ -167,7 +166,7 @@ impl SharedLink {
     }
 
     /// Returns the current state of the link.
-    pub(crate) fn link(&self) -> LinkInfo {
+    pub(crate) fn link(&self) -> Arc<LinkInfo> {
         self.receive();
         self.supervisor.link()
     }
@@ -325,7 +324,7 @@ impl SharedLink {
 
     /// Returns true in a forked child of the process that opened the link.
     pub(crate) fn is_of_parent(&self) -> bool {
-        getpid() != self.process
+        generation() != self.process
     }
 }
 

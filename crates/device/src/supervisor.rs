@@ -5,7 +5,7 @@
 //! client waits for the next ferroced and names the program's slots to it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ferroce_control::client::{Introduction, LinkUser, Tap};
 use ferroce_control::{LinkEvent, LinkEventKind, LinkInfo, PortState};
@@ -22,7 +22,7 @@ const BY_NETDEV: &str = "as its netdev";
 /// The parts of an open link that follow its state.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
-    link: RwLock<LinkInfo>,
+    link: RwLock<Arc<LinkInfo>>,
     /// True if ferroced no longer has the link or its slots for this process. Devices of such
     /// a link cannot be opened.
     is_lost: AtomicBool,
@@ -91,7 +91,7 @@ impl LinkUser for Supervisor {
 impl Supervisor {
     pub(crate) fn new(link: LinkInfo, takes_channels: bool, inventory: Inventory) -> Supervisor {
         Supervisor {
-            link: RwLock::new(link),
+            link: RwLock::new(Arc::new(link)),
             is_lost: AtomicBool::new(false),
             takes_channels,
             inventory,
@@ -99,9 +99,9 @@ impl Supervisor {
     }
 
     /// Returns the current state of the link.
-    pub(crate) fn link(&self) -> LinkInfo {
+    pub(crate) fn link(&self) -> Arc<LinkInfo> {
         let link = self.link.read().unwrap_or_else(PoisonError::into_inner);
-        self.inventory.directory.as_provoked(link.clone())
+        self.inventory.directory.as_provoked(&link)
     }
 
     /// Returns true if `check` holds for the current state of the link, and new devices can
@@ -149,6 +149,6 @@ impl Supervisor {
         for shard in self.inventory.shards.iter() {
             shard.with(|mut adapter, _| adapter.set_port_mtu(mtu));
         }
-        *self.link.write().unwrap_or_else(PoisonError::into_inner) = link;
+        *self.link.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(link);
     }
 }

@@ -164,14 +164,23 @@ impl EventChannel {
     /// Takes the next event as [`EventChannel::take`] does, and calls `look` before another
     /// thread can find that the event is gone.
     pub fn take_with<T>(&self, look: impl FnOnce(PendingEvent) -> T) -> io::Result<T> {
+        let mut look = Some(|queued| look(PendingEvent(queued)));
         if self.0.is_empty()
             && let Some(client) = ControlClient::current()
             && !self.is_nonblocking()
         {
-            // This thread receives the event, which wakes no other thread.
-            client.receive_until(self.0.fd(), || !self.0.is_empty())?;
+            // This thread receives the event, which wakes no other thread and needs no token.
+            let mut taken = None;
+            client.receive_until(self.0.fd(), |receive| {
+                taken = self.0.take_after(receive, &mut look);
+                taken.is_some()
+            })?;
+            if let Some(taken) = taken {
+                return Ok(taken);
+            }
         }
-        self.0.take_with(|queued| look(PendingEvent(queued)))
+        self.0
+            .take_with(look.expect("no event was taken, so none was looked at"))
     }
 
     /// Waits up to `timeout` for an event. Returns true if one waits, if the descriptor is

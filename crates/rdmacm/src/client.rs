@@ -190,14 +190,14 @@ impl ControlClient {
         self.client.return_objects(calls, release);
     }
 
-    /// Receives messages of ferroced until `is_ready` returns true or `fd` is readable; see
+    /// Receives messages of ferroced until `receive` returns true or `fd` is readable; see
     /// [`Client::receive_until`].
     pub(crate) fn receive_until(
         &self,
         fd: BorrowedFd<'_>,
-        is_ready: impl Fn() -> bool,
+        receive: impl FnMut(&mut dyn FnMut()) -> bool,
     ) -> std::io::Result<()> {
-        self.client.receive_until(fd, is_ready)
+        self.client.receive_until(fd, receive)
     }
 
     /// Returns the hook that assigns the object in an answer to the id of the call. The object

@@ -49,7 +49,7 @@ impl LinkDevice {
     }
 
     /// Returns the current state of the link.
-    pub fn link(&self) -> LinkInfo {
+    pub fn link(&self) -> Arc<LinkInfo> {
         self.0.device.link()
     }
 }

@@ -9,14 +9,16 @@ use core::ffi::c_int;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
+use ferroce_device::generation;
+
 use crate::{Result, sys};
 
 /// The eventfd that wakes one thread.
 #[derive(Debug)]
 pub(crate) struct Waker {
     event: OwnedFd,
-    /// The process that created the eventfd. A forked child inherits it and creates its own.
-    process: rustix::process::Pid,
+    /// [`generation`] of the process that created the eventfd. A forked child inherits it and creates its own.
+    process: u64,
 }
 
 thread_local! {
@@ -26,7 +28,7 @@ thread_local! {
 impl Waker {
     /// Returns the waker of the calling thread.
     pub(crate) fn mine() -> Result<Arc<Waker>> {
-        let process = rustix::process::getpid();
+        let process = generation();
         let found = MINE.try_with(|mine| {
             let mut mine = mine.borrow_mut();
             match &*mine {
@@ -38,7 +40,7 @@ impl Waker {
         found.unwrap_or_else(|_| Ok(Arc::new(Waker::new(process)?)))
     }
 
-    fn new(process: rustix::process::Pid) -> Result<Waker> {
+    fn new(process: u64) -> Result<Waker> {
         let event = sys::eventfd()?;
         Ok(Waker { event, process })
     }

@@ -66,7 +66,7 @@ pub(crate) fn context_of(link: &LinkDevice) -> Outcome<&'static CmDevice> {
     if let Some(device) = known.find(|known| Arc::ptr_eq(&known.device, link.device())) {
         return Ok(device);
     }
-    let c_device = device_of_link(link.link());
+    let c_device = device_of_link((*link.link()).clone());
     let verbs = ContextObject::create(c_device, Arc::clone(link.device()))?;
     let pd = alloc_pd(verbs, link.device());
     let device: &'static CmDevice = Box::leak(Box::new(CmDevice {

@@ -7,7 +7,7 @@ use ferroce_device::transport::QpType;
 use super::fields::Field;
 use super::id::{IdObject, id_of, object_of};
 use super::{Outcome, finish, last_errno, refused};
-use crate::channel::{ibv_create_comp_channel, ibv_destroy_comp_channel};
+use crate::channel::{create_channel_of_id, ibv_destroy_comp_channel};
 use crate::cq::{ibv_create_cq, ibv_destroy_cq};
 use crate::errno::refuse;
 use crate::ffi::*;
@@ -182,7 +182,7 @@ pub(crate) fn create_cqs(id: &IdObject, send: u32, receive: u32) -> Outcome {
     let make = |size: u32| {
         // SAFETY: the context of an id is never closed, and the channel was just created.
         unsafe {
-            let channel = ibv_create_comp_channel(verbs);
+            let channel = create_channel_of_id(verbs);
             if channel.is_null() {
                 return Err((channel, last_errno()));
             }

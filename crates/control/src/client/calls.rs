@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Condvar};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::cm::{CmAnswer, CmCall};
 use crate::connection::next_request_number;
@@ -63,7 +65,7 @@ pub(crate) enum Call {
     Waiting {
         items: Vec<Reply>,
         hook: Option<Hook>,
-        answered: Arc<Condvar>,
+        answered: Arc<Answered>,
     },
     /// The answer has arrived, and the hook of the call runs.
     InHook,
@@ -75,6 +77,47 @@ pub(crate) enum Call {
     Abandoned,
     /// No thread waits for the answer.
     Notice(Option<Hook>),
+}
+
+/// Wakes the thread that waits for an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Answered {
+    /// Used with the lock of the state.
+    changed: Condvar,
+    /// True if the thread waits for the condition, or is about to. A thread that receives its
+    /// own answer does not.
+    has_waiter: AtomicBool,
+}
+
+impl Answered {
+    /// Waits while `waits` is true, until the timeout. The result tells no more than the state.
+    pub(crate) fn wait_while<'a>(
+        &self,
+        state: MutexGuard<'a, State>,
+        timeout: Option<Duration>,
+        waits: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        self.has_waiter.store(true, Ordering::Relaxed);
+        match timeout {
+            Some(timeout) => {
+                let waited = self.changed.wait_timeout_while(state, timeout, waits);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+            None => {
+                let waited = self.changed.wait_while(state, waits);
+                waited.unwrap_or_else(PoisonError::into_inner)
+            }
+        }
+    }
+
+    /// Wakes the thread, if it waits. The caller has changed the call under the lock of the
+    /// state: a thread that waits later finds the change.
+    pub(crate) fn notify(&self) {
+        // Saves a system call, which a condition without waiting threads costs, too.
+        if self.has_waiter.load(Ordering::Relaxed) {
+            self.changed.notify_all();
+        }
+    }
 }
 
 /// One of this many requests has a reply. The reply shows that ferroced reads requests, and
@@ -159,7 +202,7 @@ impl State {
                     if let Some(call) = self.calls.get_mut(number)
                         && let Call::Waiting { answered, .. } = call
                     {
-                        answered.notify_all();
+                        answered.notify();
                         *call = Call::Answered(Box::new(Err(error)));
                     }
                 }
@@ -195,7 +238,7 @@ impl State {
             let call = match call {
                 Call::Waiting { hook, answered, .. } => {
                     hooks.waiting.extend(hook);
-                    answered.notify_all();
+                    answered.notify();
                     Call::Lost
                 }
                 // Their threads are about to take the result.

@@ -10,6 +10,7 @@ use super::{Client, SlotNumbers, lock, note_closed};
 use crate::attach::{AttachedSlot, Kept, unpack};
 use crate::connection::{next_request_number, unexpected};
 use crate::error::Error;
+use crate::generation::generation;
 use crate::link::{LinkEvent, LinkEventKind, LinkInfo};
 use crate::protocol::{AttachmentNumber, Reply, Request, SlotKind};
 
@@ -356,7 +357,7 @@ impl OpenLink {
 impl Drop for OpenLink {
     fn drop(&mut self) {
         let shared = &self.client.shared;
-        if shared.process != std::process::id() {
+        if shared.process != generation() {
             // A forked child: the attachment is its parent's.
             return;
         }

@@ -43,6 +43,7 @@ use std::thread::JoinHandle;
 use crate::cm::{CmCall, CmEvent};
 use crate::connection::{Connection, find_daemon, unexpected};
 use crate::error::Error;
+use crate::generation::generation;
 use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{TYPE_VARIABLE, netns_inode};
 use crate::per_process::PerProcess;
@@ -301,18 +302,19 @@ impl Client {
         self.shared.return_objects(calls, last);
     }
 
-    /// Receives and handles messages in place of the client's thread, until `is_ready` returns
-    /// true or `fd` is readable. Returns before that if another thread receives, or there is
-    /// no connection: the caller waits for `fd`.
+    /// Receives and handles messages in place of the client's thread, until `receive` returns
+    /// true or `fd` is readable. `receive` is called when messages have arrived, with a function
+    /// that handles them and does not wait. Returns before that if another thread receives, or
+    /// there is no connection: the caller waits for `fd`.
     ///
     /// # Errors
     /// EINTR, if the program's signal handlers interrupt system calls.
     pub fn receive_until(
         &self,
         fd: BorrowedFd<'_>,
-        is_ready: impl Fn() -> bool,
+        mut receive: impl FnMut(&mut dyn FnMut()) -> bool,
     ) -> std::io::Result<()> {
-        self.shared.receive_until(fd, &is_ready)
+        self.shared.receive_until(fd, &mut receive)
     }
 
     /// Waits until there is a connection to ferroced, and returns its number.
@@ -326,7 +328,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if self.shared.process != std::process::id() {
+        if self.shared.process != generation() {
             // A forked child: the thread is its parent's.
             return;
         }

@@ -234,14 +234,14 @@ impl Shared {
         }
     }
 
-    /// Receives until `is_ready` returns true or `fd` is readable; see
+    /// Receives until `receive` returns true or `fd` is readable; see
     /// [`super::Client::receive_until`].
     pub(super) fn receive_until(
         &self,
         fd: BorrowedFd<'_>,
-        is_ready: &dyn Fn() -> bool,
+        receive: &mut dyn FnMut(&mut dyn FnMut()) -> bool,
     ) -> io::Result<()> {
-        if is_ready() || !self.receiving.signals_agree() {
+        if !self.receiving.signals_agree() {
             return Ok(());
         }
         let Some(turn) = self.receiving.take_turn() else {
@@ -254,7 +254,9 @@ impl Shared {
                 Err(_) if handlers() == Handlers::Restart => {}
                 Err(error) => return Err(error.into()),
             }
-            if self.receive_all(&turn).is_err() || is_ready() {
+            let mut is_lost = false;
+            let is_done = receive(&mut || is_lost = self.receive_all(&turn).is_err());
+            if is_done || is_lost {
                 return Ok(());
             }
         }

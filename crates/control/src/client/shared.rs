@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::calls::{Answer, Call, Hook, State, is_item, returning};
+use super::calls::{Answer, Answered, Call, Hook, State, is_item, returning};
 use super::links::{Introduction, OpenLinks, Tap};
 use super::receiving::Receiving;
 use super::reports::Reports;
@@ -16,6 +16,7 @@ use crate::clock::now;
 use crate::cm::CmCall;
 use crate::connection::ANSWER_TIMEOUT;
 use crate::error::Error;
+use crate::generation::generation;
 use crate::protocol::{Reply, Request, RequestNumber};
 use crate::split::{Received, ReplyReceiver, RequestSender};
 
@@ -35,8 +36,8 @@ pub(super) fn next_generation() -> u64 {
 
 /// A client: its calls, the links that the process has opened, and the service.
 pub(crate) struct Shared {
-    /// Process that opened the client.
-    pub(super) process: u32,
+    /// [`generation`] of the process that opened the client.
+    pub(super) process: u64,
     /// Network namespace of its ferroced.
     pub(super) netns: u64,
     pub(super) state: Mutex<State>,
@@ -64,7 +65,7 @@ impl Shared {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wakeup = eventfd(0, flags).map_err(|error| Error::system("eventfd", error))?;
         Ok(Shared {
-            process: std::process::id(),
+            process: generation(),
             netns,
             state: Mutex::new(State::new(sender, next_generation())),
             receiving: Receiving::new()?,
@@ -233,7 +234,7 @@ impl Shared {
             Request::Cm(_) => self.take_turn(),
             _ => None,
         };
-        let answered = Arc::new(Condvar::new());
+        let answered = Arc::new(Answered::default());
         let call = Call::Waiting {
             items: Vec::new(),
             hook,
@@ -249,12 +250,10 @@ impl Shared {
         let timeout = deadline.saturating_duration_since(now());
         let waits =
             |state: &mut State| matches!(state.calls.get(&number), Some(Call::Waiting { .. }));
-        let waited = answered.wait_timeout_while(state, timeout, waits);
-        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let state = answered.wait_while(state, Some(timeout), waits);
         // A hook does not wait, so it ends soon.
         let in_hook = |state: &mut State| matches!(state.calls.get(&number), Some(Call::InHook));
-        let waited = answered.wait_while(state, in_hook);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = answered.wait_while(state, None, in_hook);
         let call = state.calls.remove(&number);
         let result = match call {
             Some(Call::Answered(answer)) => return *answer,
@@ -438,7 +437,7 @@ impl Shared {
         state.flush();
         drop(state);
         if let Some(answered) = wakes {
-            answered.notify_all();
+            answered.notify();
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ferroce_bench::{Ferroced, Report, RoleProcess, Row, add_link, end_with_parent};
+use ferroce_bench::{Ferroced, Report, RoleProcess, Row, add_link_with, end_with_parent};
 
 use crate::Cli;
 use crate::client::{Request, Times};
@@ -24,7 +24,7 @@ pub(crate) fn run(cli: &Cli) -> Result<()> {
     }
     ferroce_net::enter_private_network().context("a private network")?;
     let ferroced = Ferroced::start(None)?;
-    add_link("rxe0", "lo")?;
+    add_link_with("rxe0", "lo", cli.local)?;
     let mut server = RoleProcess::start("server", None)?;
     let port: u16 = server.partner.hear()?;
     let mut client = RoleProcess::start("client", None)?;

@@ -35,6 +35,11 @@ struct Cli {
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     open: u32,
 
+    /// Give the link the option `local`, the default of links: packets and messages between the
+    /// two programs stay on the machine and take no UDP.
+    #[arg(long)]
+    local: bool,
+
     /// Role of one of the benchmark's own processes
     #[arg(long, hide = true)]
     role: Option<Role>,
@@ -44,6 +49,7 @@ const EXAMPLES: &str = "\
 EXAMPLES
   cargo xtask bench connections                   20,000 one after the other, 1,000 at once
   cargo xtask bench connections --cycles 1000     fewer connections
+  cargo xtask bench connections --local           without UDP between the two programs
 
 OUTPUT
   set-up      from rdma_create_id to the ESTABLISHED event: address and route resolved, queue
