@@ -6,6 +6,9 @@
 
 #![cfg(test)]
 
+#[allow(dead_code)] // only the simulator enables bugs
+#[path = "../../crates/net/src/local/bugs.rs"]
+mod bugs;
 #[allow(dead_code)] // the wire uses all of it
 #[path = "../../crates/net/src/local/ring.rs"]
 mod ring;

@@ -19,9 +19,11 @@ pub(crate) fn run() -> Result<()> {
     step("Lints", || {
         clippy(&["--workspace", "--all-targets"])?;
         // The simulator enables the feature `bugs` for the whole workspace, so check the
-        // RoCE engine and the shard again without it.
-        let without_bugs = ["--package", "ferroce-roce", "--package", "ferroce-shard"];
-        clippy(&[&without_bugs[..], &["--all-targets"]].concat())?;
+        // RoCE engine, the wires and the shard again without it.
+        let packages = ["ferroce-roce", "ferroce-net", "ferroce-shard"];
+        let without_bugs = packages.iter().flat_map(|name| ["--package", name]);
+        let line: Vec<&str> = without_bugs.chain(["--all-targets"]).collect();
+        clippy(&line)?;
         clippy(&["--package", "ferroce-wire", "--no-default-features"])
     })?;
     step("Documentation", || {

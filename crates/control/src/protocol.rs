@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":11,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":12,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -30,8 +30,10 @@ use crate::cm::{CmAnswer, CmCall, CmEvent};
 use crate::link::{LinkConfig, LinkEvent, LinkInfo};
 use crate::resources::CmIdResource;
 
-/// The version of the protocol. It changes whenever a message does.
-pub const PROTOCOL: u32 = 11;
+/// The version of the protocol. It changes whenever a message does, and whenever programs exchange
+/// something through memory that earlier ones do not understand: ferroced introduces only programs
+/// of its own version to each other. From version 12 on, datagrams travel through shared memory.
+pub const PROTOCOL: u32 = 12;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.

@@ -232,7 +232,10 @@ impl Server {
         };
         self.reply(id, welcome);
         if protocol != PROTOCOL {
-            tracing::warn!(program, protocol, "speaks another version of the protocol");
+            tracing::warn!(
+                "{program} speaks version {protocol} of the control protocol and ferroced version \
+                 {PROTOCOL}: install both from one release, and restart the program"
+            );
             return self.close(id.client, ClosedBy::Ferroced);
         }
         if let Some(client) = self.clients.get_mut(&id.client) {

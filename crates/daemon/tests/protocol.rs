@@ -139,6 +139,38 @@ fn other_versions_receive_the_version() {
     });
 }
 
+/// The last version whose programs drop datagrams that reach them through shared memory.
+const WITHOUT_DATAGRAMS: u32 = 11;
+
+#[test]
+fn program_that_drops_datagrams_in_memory_is_refused() {
+    let name = "program_that_drops_datagrams_in_memory_is_refused";
+    isolated(name, || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        let socket = bare_connection();
+        let hello = Request::Hello {
+            protocol: WITHOUT_DATAGRAMS,
+            program: "old".into(),
+        };
+        say(&socket, &encode(&hello));
+        let Some(Reply::Welcome { protocol, .. }) = hear(&socket) else {
+            panic!("no welcome");
+        };
+        assert!(
+            protocol > WITHOUT_DATAGRAMS,
+            "the program reports both versions"
+        );
+        assert_eq!(hear(&socket), None, "it gets no slot, and so no channel");
+        let error = Error::Version {
+            theirs: WITHOUT_DATAGRAMS,
+        };
+        let text = error.to_string();
+        let both = [WITHOUT_DATAGRAMS, PROTOCOL].map(|number| format!("version {number}"));
+        assert!(both.iter().all(|name| text.contains(name)), "{text}");
+    });
+}
+
 /// An Attach waits up to three seconds after a restart. Other requests on the connection do
 /// not wait with it.
 #[test]

@@ -212,6 +212,15 @@ impl<P: AsRef<CreditPage>> SendCredits<P> {
         true
     }
 
+    /// Gives back the room of a run that the wire has dropped: its receiver never takes it out.
+    #[cold]
+    pub(crate) fn refund(&mut self, charge: Charge) {
+        let entry = self.page.as_ref().entry(charge.slot);
+        if entry.limit.load(Ordering::Relaxed) != 0 {
+            entry.put.fetch_sub(charge.cost, Ordering::Relaxed);
+        }
+    }
+
     /// Returns true if the owner of a slot has taken nothing out for 200 ms.
     fn give_up(&mut self, slot: u8, taken: u64, now: Time) -> bool {
         match &self.waiting {
@@ -298,6 +307,16 @@ mod tests {
         receive.take(&[0x64; 100]);
         receive.end(false);
         assert!(!admit(&mut send, 10_000, 204), "the owner is back");
+    }
+
+    #[test]
+    fn dropped_run_takes_no_room() {
+        let (_receive, mut send) = credits();
+        assert!(admit(&mut send, 10_000, 1));
+        assert!(!admit(&mut send, 10_000, 1));
+        let (slot, cost) = (SLOT, 10_000);
+        send.refund(Charge { slot, cost });
+        assert!(admit(&mut send, 10_000, 1));
     }
 
     #[test]

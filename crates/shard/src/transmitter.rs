@@ -47,6 +47,8 @@ struct WaitingRun {
     path: Path,
     segment: usize,
     bytes: Box<[u8]>,
+    /// The charge of the run.
+    whole: Option<Charge>,
     /// The charge that the receiver has no room for yet.
     charge: Option<Charge>,
     /// Begin of the wait.
@@ -232,9 +234,14 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
         bytes: &[u8],
         mut charge: Option<Charge>,
     ) {
+        let whole = charge;
         let first = self.waiting.is_empty() || self.injected.has(Bug::OvertakeWaitingRun);
-        if first && self.admit(now, &mut charge) && try_send(sender, path, segment, bytes) {
-            return;
+        if first && self.admit(now, &mut charge) {
+            match try_send(sender, path, segment, bytes) {
+                Attempt::Sent => return,
+                Attempt::Lost => return self.refund(whole),
+                Attempt::NoRoom => {}
+            }
         }
         if self.injected.has(Bug::LoseWaitingRun) {
             return;
@@ -243,9 +250,17 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
             path: *path,
             segment,
             bytes: bytes.into(),
+            whole,
             charge,
             since: now,
         });
+    }
+
+    /// Gives back the room of a run that is lost.
+    fn refund(&mut self, charge: Option<Charge>) {
+        if let Some(charge) = charge {
+            self.credits.refund(charge);
+        }
     }
 
     /// Returns true if the receiver has room for a charge. Clears the charge then, so that a
@@ -262,14 +277,22 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
     fn send_waiting(&mut self, now: Time, sender: &mut impl WireSender) -> bool {
         while let Some(mut run) = self.waiting.pop_front() {
             let admitted = self.admit(now, &mut run.charge);
-            if admitted && try_send(sender, &run.path, run.segment, &run.bytes) {
-                continue;
+            let attempt = match admitted {
+                true => try_send(sender, &run.path, run.segment, &run.bytes),
+                false => Attempt::NoRoom,
+            };
+            match attempt {
+                Attempt::Sent => continue,
+                Attempt::Lost => {}
+                Attempt::NoRoom if admitted && run.is_too_late(now) => {
+                    sender.give_up(&run.path, &run.bytes);
+                }
+                Attempt::NoRoom => {
+                    self.waiting.push_front(run);
+                    return false;
+                }
             }
-            if !admitted || !run.is_too_late(now) {
-                self.waiting.push_front(run);
-                return false;
-            }
-            sender.give_up(&run.path, &run.bytes);
+            self.refund(run.whole);
         }
         true
     }
@@ -295,15 +318,22 @@ pub(crate) fn trailer(properties: &Properties) -> Trailer {
     }
 }
 
-/// Passes a run to the wire; returns false if the wire has no room. Any other error loses
-/// the run, as the network might have: the retransmission timer handles it.
-fn try_send(sender: &mut impl WireSender, path: &Path, segment: usize, bytes: &[u8]) -> bool {
+/// The result of passing a run to the wire.
+enum Attempt {
+    Sent,
+    NoRoom,
+    /// An error lost the run, as the network might have: the retransmission timer handles it.
+    Lost,
+}
+
+/// Passes a run to the wire.
+fn try_send(sender: &mut impl WireSender, path: &Path, segment: usize, bytes: &[u8]) -> Attempt {
     match sender.send(path, segment, bytes) {
-        Ok(()) => true,
-        Err(SendError::WouldBlock) => false,
+        Ok(()) => Attempt::Sent,
+        Err(SendError::WouldBlock) => Attempt::NoRoom,
         Err(error) => {
             tracing::debug!("to {}: {error}", path.flow.destination);
-            true
+            Attempt::Lost
         }
     }
 }

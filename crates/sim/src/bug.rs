@@ -9,6 +9,8 @@ pub enum Bug {
     Engine(ferroce_roce::Bug),
     /// A bug of the shard around the engine.
     Shard(ferroce_shard::Bug),
+    /// A bug of the local wire.
+    Wire(ferroce_net::local::Bug),
 }
 
 impl Bug {
@@ -16,22 +18,32 @@ impl Bug {
     pub fn all() -> impl Iterator<Item = Bug> {
         let engine = ferroce_roce::Bug::ALL.iter().copied();
         let shard = ferroce_shard::Bug::ALL.iter().copied();
-        engine.map(Bug::Engine).chain(shard.map(Bug::Shard))
+        let wire = ferroce_net::local::Bug::ALL.iter().copied();
+        let outer = shard.map(Bug::Shard).chain(wire.map(Bug::Wire));
+        engine.map(Bug::Engine).chain(outer)
     }
 
     /// Returns the engine's bug.
     pub(crate) fn of_engine(self) -> Option<ferroce_roce::Bug> {
         match self {
             Bug::Engine(bug) => Some(bug),
-            Bug::Shard(_) => None,
+            Bug::Shard(_) | Bug::Wire(_) => None,
         }
     }
 
     /// Returns the shard's bug.
     pub(crate) fn of_shard(self) -> Option<ferroce_shard::Bug> {
         match self {
-            Bug::Engine(_) => None,
             Bug::Shard(bug) => Some(bug),
+            Bug::Engine(_) | Bug::Wire(_) => None,
+        }
+    }
+
+    /// Returns the bug of the local wire.
+    pub(crate) fn of_wire(self) -> Option<ferroce_net::local::Bug> {
+        match self {
+            Bug::Wire(bug) => Some(bug),
+            Bug::Engine(_) | Bug::Shard(_) => None,
         }
     }
 }
@@ -41,6 +53,7 @@ impl fmt::Debug for Bug {
         match self {
             Bug::Engine(bug) => bug.fmt(f),
             Bug::Shard(bug) => bug.fmt(f),
+            Bug::Wire(bug) => bug.fmt(f),
         }
     }
 }

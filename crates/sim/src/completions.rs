@@ -61,6 +61,9 @@ impl World {
 
     /// Polls all completions of a host.
     pub(crate) fn poll_host(&mut self, host: usize) -> Check {
+        if self.hosts[host].is_dead {
+            return Ok(());
+        }
         for cq in 0..self.cqs.len() {
             if self.cqs[cq].host != host {
                 continue;

@@ -21,6 +21,11 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
+    /// Ends the checks: packets are lost without a trace.
+    pub(crate) fn set_off(&mut self) {
+        self.is_off = true;
+    }
+
     /// Notes a packet that was lost on its way to the host.
     pub(crate) fn note_lost(&mut self, packet: &InFlight) {
         if is_paced(packet) {
@@ -76,11 +81,14 @@ impl World {
         }
         let machine = self.scenario.machines[host];
         for (index, side) in self.hosts.iter().enumerate() {
-            if self.scenario.machines[index] != machine || side.ledger.is_off {
+            if self.scenario.machines[index] != machine || side.ledger.is_off || side.is_dead {
                 continue;
             }
+            let ends = self.ends_of(index);
+            let in_memory: Vec<InFlight> = ends.iter().flat_map(|end| end.unread()).collect();
             let inbox = side.inbox.borrow();
             let packets = inbox.waiting.iter().chain(&inbox.undelivered);
+            let packets = packets.chain(&in_memory);
             let inside: u64 = packets.filter(|packet| is_paced(packet)).map(cost).sum();
             let counted = side.credits.outstanding(side.slot);
             let least = inside as i64 - side.ledger.foreign as i64;

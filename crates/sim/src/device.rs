@@ -2,6 +2,7 @@
 
 use core::net::IpAddr;
 
+use ferroce_net::slot_of_qpn;
 use ferroce_roce::{Drop, QpState, Received, Time};
 use ferroce_shard::{CREDIT_PATIENCE_NS, Caller, UNMATCHED_PATIENCE_NS};
 use ferroce_wire::{ICRC_LEN, icrc};
@@ -10,7 +11,7 @@ use crate::event_queue::SimEvent;
 use crate::host::{SimCore, SimSending};
 use crate::network::{Fate, Flaw, InFlight};
 use crate::observer::Observer;
-use crate::sim_wire::SentPacket;
+use crate::sim_wire::{SentPacket, Way};
 use crate::wire_check;
 use crate::world::{Check, World};
 
@@ -63,8 +64,10 @@ impl World {
             false if self.device_rng.chance(0.2) => Caller::ExpectsPost,
             false => Caller::ProgressThread,
         };
+        self.end_sleep(host);
         let taken = self.turn(host, caller, burst as usize)?;
-        let busy = !self.hosts[host].inbox.borrow().waiting.is_empty();
+        let packets = !self.hosts[host].inbox.borrow().waiting.is_empty();
+        let busy = packets || !self.begin_sleep(host);
         self.hosts[host].serving = busy;
         if busy {
             let ns = self.scenario.service_ns * (taken as u64).max(1);
@@ -121,8 +124,15 @@ impl World {
         }
         self.hosts[host].timer = None;
         self.trace.host(self.now, host, || "timer".into());
-        let turn = self.turn(host, Caller::ProgressThread, usize::MAX);
-        turn.map(|_| ())
+        let slept = !self.hosts[host].serving;
+        if slept {
+            self.end_sleep(host);
+        }
+        self.turn(host, Caller::ProgressThread, usize::MAX)?;
+        if slept && !self.begin_sleep(host) {
+            self.wake(host);
+        }
+        Ok(())
     }
 
     /// Sends packets, handles events and schedules timers after a call into an engine.
@@ -152,7 +162,7 @@ impl World {
 
     /// Waits for the thread that sends outside the shard.
     pub(crate) fn finish_sending(&mut self, host: usize) -> Check {
-        if self.hosts[host].sending.is_none() {
+        if self.hosts[host].sending.is_none() || self.hosts[host].is_dead {
             return Ok(());
         }
         self.end_sending(host)?;
@@ -209,20 +219,25 @@ impl World {
         let outbox = std::rc::Rc::clone(&self.hosts[host].core().wire().outbox);
         let sent = core::mem::take(&mut outbox.borrow_mut().sent);
         let blocked_until = outbox.borrow().blocked_until;
-        for packet in &sent {
-            let next = self.hosts[host].assembled.pop_front();
-            if next.is_none_or(|next| next != packet.bytes) {
-                let what = wire_check::describe(&packet.bytes);
-                return Err(format!("host {host} sent out of order: {what}"));
-            }
-            self.send_to_network(host, packet)?;
+        let violation = outbox.borrow_mut().violation.take();
+        let violation = violation.or_else(|| self.hosts[host].inbox.borrow_mut().violation.take());
+        if let Some(what) = violation {
+            return Err(format!("host {host} {what}"));
         }
+        for packet in &sent {
+            self.take_assembled(host, packet)?;
+            self.note_way(host, packet)?;
+        }
+        self.check_forgotten(host)?;
         if self.hosts[host].core().has_prepared() {
             self.coverage.mark("packets prepared while a thread sent");
         }
+        if self.ends_of(host).iter().any(|end| end.is_full()) {
+            self.coverage.mark("run waited for room in memory");
+        }
         let side = &mut self.hosts[host];
         side.blocked = side.core().is_blocked();
-        if side.blocked && blocked_until <= self.now {
+        if side.blocked && blocked_until <= self.now && self.scenario.local.is_none() {
             self.coverage.mark("sender waited for credits");
         }
         if side.blocked {
@@ -254,6 +269,59 @@ impl World {
         }
         self.plan_timer(host);
         Ok(())
+    }
+
+    /// Checks that a packet, or a run that the wire has dropped, is the next one that was
+    /// assembled.
+    fn take_assembled(&mut self, host: usize, packet: &SentPacket) -> Check {
+        let mut rest = &packet.bytes[..];
+        while !rest.is_empty() {
+            let next = self.hosts[host].assembled.pop_front();
+            let is_it = |next: &std::rc::Rc<[u8]>| match packet.way {
+                Way::GivenUp => rest.starts_with(next),
+                _ => **next == *rest,
+            };
+            let Some(next) = next.filter(is_it) else {
+                let what = wire_check::describe(&packet.bytes);
+                return Err(format!("host {host} sent out of order: {what}"));
+            };
+            rest = &rest[next.len()..];
+        }
+        Ok(())
+    }
+
+    /// Follows a sent packet to the network or into memory.
+    fn note_way(&mut self, host: usize, packet: &SentPacket) -> Check {
+        if let Some(intruder) = &mut self.intruder
+            && packet.way != Way::GivenUp
+        {
+            intruder.see(&packet.path, &packet.bytes);
+        }
+        let (now, text) = (self.now, || wire_check::describe(&packet.bytes));
+        match packet.way {
+            Way::Network => return self.send_to_network(host, packet),
+            Way::Memory(number) => {
+                self.coverage.sent(&packet.bytes);
+                self.trace.host(now, host, || {
+                    format!("-> packet {number} in memory: {}", text())
+                });
+                return Ok(());
+            }
+            Way::GivenUp => self.coverage.mark("run given up in memory"),
+            // The other end may have closed the channel without having read the run.
+            Way::Dropped => self.end_credit_checks(&packet.bytes),
+        }
+        self.trace
+            .host(now, host, || format!("dropped by the wire: {}", text()));
+        Ok(())
+    }
+
+    /// Ends the checks of the credits of a packet's receiver.
+    fn end_credit_checks(&mut self, bytes: &[u8]) {
+        let slot = wire_check::destination(bytes).map(slot_of_qpn);
+        if let Some(to) = self.hosts.iter_mut().find(|to| Some(to.slot) == slot) {
+            to.ledger.set_off();
+        }
     }
 
     /// Checks that a shard with deferred work names a time for it.
@@ -310,8 +378,8 @@ impl World {
 
     /// Hands a packet to the network.
     fn send_to_network(&mut self, host: usize, packet: &SentPacket) -> Check {
-        let number = self.packets;
-        self.packets += 1;
+        let number = self.packets.get();
+        self.packets.set(number + 1);
         self.coverage.sent(&packet.bytes);
         self.trace.host(self.now, host, || {
             format!("-> packet {number} {}", wire_check::describe(&packet.bytes))

@@ -9,6 +9,9 @@ use crate::scenario::Disruption;
 use crate::world::{Check, World};
 use crate::zone::Purpose;
 
+/// A stop after which runs through memory were given up.
+const LONG_STOP_NS: u64 = 10_000_000;
+
 impl World {
     pub(crate) fn disrupt(&mut self, index: usize) -> Check {
         let what = self.scenario.disruptions[index].1;
@@ -16,9 +19,16 @@ impl World {
             .line(self.now, || format!("disruption: {what:?}"));
         match what {
             Disruption::Pause { host, ns } => {
-                self.hosts[host].paused_until = self.now.after_nanos(ns);
+                let until = self.now.after_nanos(ns);
+                self.hosts[host].paused_until = until.max(self.hosts[host].paused_until);
+                if self.scenario.local.is_some() && ns > LONG_STOP_NS {
+                    // Runs to it wait for so long, and other runs behind them.
+                    self.excuse(|_, _| true);
+                }
                 Ok(())
             }
+            Disruption::Die { host, accesses } => self.doom(host, accesses),
+            Disruption::EndChannel { host, sabotages } => self.disturb_channel(host, sabotages),
             Disruption::StopProgram { host, ns } => {
                 self.hosts[host].program_stopped_until = self.now.after_nanos(ns);
                 Ok(())
@@ -148,7 +158,7 @@ impl World {
     }
 
     /// Records that all work posted to a queue pair ends without completions.
-    fn discard_work(&mut self, qp: usize) {
+    pub(crate) fn discard_work(&mut self, qp: usize) {
         self.stopped_receiving(qp);
         for at in self.qps[qp].ended..self.qps[qp].sends.len() {
             let send = self.qps[qp].sends[at];
@@ -173,6 +183,9 @@ impl World {
             true => Purpose::DoomedRemote,
             false => Purpose::DoomedLocal,
         };
+        if self.hosts[host].is_dead {
+            return Ok(());
+        }
         let zones = &self.hosts[host].zones;
         let doomed = |zone: &crate::zone::Zone| zone.purpose == purpose && zone.registered;
         let Some(zone) = zones.iter().position(doomed) else {
@@ -300,6 +313,10 @@ impl World {
         let Some(peer) = self.peer_of(qp) else {
             return Ok(());
         };
+        if self.qps[peer].state.is_none() {
+            self.qps[qp].reconnect_at = None;
+            return Ok(()); // its process has died
+        }
         let paused = [qp, peer].map(|end| self.hosts[self.qps[end].host].paused_until);
         let paused = paused[0].max(paused[1]);
         if self.now < paused {
@@ -308,10 +325,20 @@ impl World {
                 .schedule(paused.after_nanos(wait), SimEvent::Resume { qp });
             return Ok(());
         }
+        let waits = |end: &usize| self.has_waiting_run_in_memory(self.qps[*end].host);
+        if [qp, peer].iter().any(waits) {
+            // Packets of the old connection may be among the runs.
+            let again = self.now.after_nanos(self.scenario.step_ns);
+            self.event_queue.schedule(again, SimEvent::Resume { qp });
+            return Ok(());
+        }
         for end in [qp, peer] {
             self.qps[end].forget();
             self.qps[end].reconnect_at = None;
             self.qps[end].setup.sq_psn = self.draw_psn();
+            // Its runs may wait behind those for a host that is stopped.
+            let stopped = self.hosts.iter().any(|host| self.now < host.paused_until);
+            self.qps[end].cause.outage = stopped && self.scenario.local.is_some();
         }
         self.coverage.mark("connected again");
         self.connect(qp, 0)?;

@@ -22,6 +22,10 @@ pub(crate) enum SimEvent {
     Timer { host: usize, due: Time },
     /// The program on a host takes a step.
     Program { host: usize },
+    /// The route of a host's datagrams to a queue pair of its machine is known.
+    Route { host: usize, qpn: u32 },
+    /// The intruder does something.
+    Intrude,
     /// One of the scenario's disruptions, by index.
     Disrupt { index: usize },
     /// A queue pair that waits in RTR, SQD or RESET may continue.

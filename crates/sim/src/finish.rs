@@ -18,6 +18,7 @@ impl World {
     pub(crate) fn is_finished(&self) -> bool {
         self.in_flight == 0
             && self.hosts.iter().all(Host::is_idle)
+            && self.are_channels_empty()
             && (0..self.qps.len()).all(|qp| self.is_idle(qp))
     }
 
@@ -76,6 +77,7 @@ impl World {
             checked.map_err(|why| format!("{}: {why}", self.qp_name(qp)))?;
         }
         self.check_shared_queues()?;
+        self.check_channels()?;
         self.check_timers()
     }
 
@@ -215,6 +217,9 @@ impl World {
         for (index, srq) in self.srqs.iter().enumerate() {
             let users = self.qps.iter().filter(|qp| qp.host == srq.host);
             let lossy = users.clone().any(|qp| qp.cause.cq_overflow);
+            if self.hosts[srq.host].is_dead {
+                continue;
+            }
             if srq.limit_armed && srq.srq.query().2 == 0 {
                 return Err(format!(
                     "shared receive queue {index} ran low without an event"
@@ -234,6 +239,9 @@ impl World {
     /// Checks that the engine stops arming timers when nothing is outstanding.
     fn check_timers(&mut self) -> Check {
         for (index, host) in self.hosts.iter_mut().enumerate() {
+            if host.is_dead {
+                continue;
+            }
             let mut fired = 0;
             while let Some(due) = host.engine().next_timeout() {
                 fired += 1;

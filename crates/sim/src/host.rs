@@ -1,21 +1,23 @@
 //! A host: a shard with its engine, its memory and its receive buffer.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ferroce_net::{qpns_of_slot, slot_of_qpn};
+use ferroce_net::local::Injected;
+use ferroce_net::{RUN_LIMITS, qpns_of_slot, slot_of_qpn};
 use ferroce_roce::{Access, Config, Counters, Engine, MemRef, Path, Pd, Regions, Time};
 use ferroce_shard::{Core, CreditPage, Sending};
 
 use crate::arena::Arena;
 use crate::bug::Bug;
 use crate::credit_check::Ledger;
+use crate::local::SimProcess;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
-use crate::sim_wire::{Inbox, SimWire};
+use crate::sim_wire::{Inbox, SimWire, Surroundings};
 use crate::zone::{Place, Purpose, Zone};
 
 /// Unregistered bytes between zones.
@@ -32,6 +34,10 @@ pub(crate) struct Host {
     pub(crate) address: IpAddr,
     /// Number of the slot: the top byte of its queue pair numbers.
     pub(crate) slot: u8,
+    /// The process of the host, which may die at an access to shared memory.
+    pub(crate) process: Rc<SimProcess>,
+    /// True once the process has died.
+    pub(crate) is_dead: bool,
     /// The shard; none while a call into it is in progress.
     pub(crate) core: Option<SimCore>,
     /// The packets of a thread that sends outside the shard.
@@ -83,6 +89,7 @@ impl Host {
         rng: &mut Rng,
         credits: Arc<CreditPage>,
         bug: Option<Bug>,
+        packets: &Rc<Cell<u64>>,
     ) -> Host {
         let mut keys = [0; 32];
         rng.fill(&mut keys);
@@ -97,12 +104,23 @@ impl Host {
             patience_ns: 0,
             initial_window: s.initial_window,
             max_window: s.max_window,
-            ..Config::default()
+            memory_window: s.local.map_or(64 << 10, |local| local.window),
         };
         let counters = Arc::new(Counters::default());
         let mut engine = Engine::new(config, Arc::clone(&regions), Arc::clone(&counters));
         engine.set_bug(bug.and_then(Bug::of_engine));
-        let wire = SimWire::new(seed, slot, s.receive_buffer);
+        let process = Rc::new(SimProcess::default());
+        let around = Surroundings {
+            slot,
+            address: address(s.machines[id], s.ipv6),
+            receive_buffer: s.receive_buffer,
+            run_limits: s.local.map_or(RUN_LIMITS, |local| local.run_limits()),
+            process: Rc::clone(&process),
+            counters: Arc::clone(&counters),
+            packets: Rc::clone(packets),
+            injected: Injected::new(bug.and_then(Bug::of_wire)),
+        };
+        let wire = SimWire::new(seed, around);
         let inbox = Rc::clone(&wire.inbox);
         let batch = rng.pick(&[1, 3, 64, 256]);
         let core = Core::with_batch(engine, wire, Arc::clone(&credits), batch);
@@ -116,6 +134,8 @@ impl Host {
         Host {
             address: address(s.machines[id], s.ipv6),
             slot,
+            process,
+            is_dead: false,
             core: Some(core),
             sending: None,
             regions,
@@ -162,6 +182,9 @@ impl Host {
 
     /// True if the wire delivers packets of an address and queue pair number to this host.
     pub(crate) fn takes(&self, destination: IpAddr, qpn: Option<u32>) -> bool {
+        if self.is_dead {
+            return false;
+        }
         if destination.is_multicast() {
             return self.core().wire().joined.contains(&destination);
         }
@@ -187,7 +210,8 @@ impl Host {
 
     /// True if no packet waits here.
     pub(crate) fn is_idle(&self) -> bool {
-        self.core().is_idle() && self.sending.is_none() && self.inbox.borrow().waiting.is_empty()
+        let idle = self.core().is_idle() && self.sending.is_none();
+        self.is_dead || idle && self.inbox.borrow().waiting.is_empty()
     }
 
     /// Allocates memory in a registered zone of this purpose.

@@ -13,7 +13,8 @@
 //!
 //! Each host runs the code of a device: [`ferroce_shard::Core`] with its engine, header
 //! prediction, deferred ACKs, unmatched packets, credits and waiting runs. Only the wire below
-//! it is simulated: it merges packets into runs as the kernel does.
+//! it is simulated: it merges packets into runs as the kernel does. Hosts of one machine that share
+//! memory also run the channels of [`ferroce_net::local`].
 //!
 //! A run depends on its seed only. Virtual time jumps from event to event, and
 //! every decision comes from the seed. So any failure can be replayed exactly.
@@ -33,7 +34,7 @@
 //!   a minimum throughput;
 //! - both ends of a connection agree on whether it failed.
 //!
-//! Injected bugs of the engine and of the shard test the oracle: it must find each of them
+//! Injected bugs of the engine, of the shard and of the local wire test the oracle: it must find each of them
 //! within a stated number of seeds, with all fast paths on.
 
 #![forbid(unsafe_code)]
@@ -50,6 +51,7 @@ mod failing_requests;
 mod finish;
 mod host;
 mod invalid_calls;
+mod local;
 mod model;
 mod network;
 mod observer;
@@ -75,5 +77,5 @@ mod zone;
 
 pub use bug::Bug;
 pub use coverage::{Coverage, DROPS, EVENTS, STATUSES};
-pub use runner::{Outcome, replay_command, run_seed, run_seed_with_trace, run_seeds};
+pub use runner::{Options, Outcome, replay_command, run_seed, run_seed_with_trace, run_seeds};
 pub use scenario::Family;

@@ -8,7 +8,9 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use clap::Parser;
-use ferroce_sim::{Bug, Coverage, Outcome, run_seed, run_seed_with_trace, run_seeds};
+use ferroce_sim::{
+    Bug, Coverage, Family, Options, Outcome, run_seed, run_seed_with_trace, run_seeds,
+};
 
 /// Simulates whole networks of channel adapters, one for each seed.
 #[derive(Parser)]
@@ -37,6 +39,29 @@ struct Args {
     /// Enable one injected bug in all hosts.
     #[arg(long, value_parser = parse_bug)]
     bug: Option<Bug>,
+    /// Run scenarios of this family only, such as LocalWire.
+    #[arg(long, value_parser = parse_family)]
+    family: Option<Family>,
+}
+
+impl Args {
+    fn options(&self) -> Options {
+        Options {
+            bug: self.bug,
+            family: self.family,
+        }
+    }
+}
+
+fn parse_family(name: &str) -> Result<Family, String> {
+    let all = || Family::all().map(|family| format!("{family:?}"));
+    match all().position(|known| known == name) {
+        Some(at) => Ok(Family::all().nth(at).expect("as many as names")),
+        None => Err(format!(
+            "no such family; known families: {}",
+            all().collect::<Vec<_>>().join(", ")
+        )),
+    }
 }
 
 fn parse_bug(name: &str) -> Result<Bug, String> {
@@ -68,7 +93,7 @@ fn main() -> ExitCode {
     match failed {
         None => ExitCode::SUCCESS,
         Some(outcome) => {
-            print_line(&format!("\nVIOLATION\n{}", outcome.report(args.bug)));
+            print_line(&format!("\nVIOLATION\n{}", outcome.report(args.options())));
             ExitCode::FAILURE
         }
     }
@@ -80,7 +105,7 @@ fn run_one(seed: u64, args: &Args) -> Option<Outcome> {
     } else {
         run_seed
     };
-    let outcome = run(seed, args.bug);
+    let outcome = run(seed, args.options());
     print_line(&format!(
         "seed {seed} ({:?}): {} steps, {} packets",
         outcome.family, outcome.steps, outcome.packets
@@ -104,7 +129,7 @@ fn run_many(args: &Args) -> Option<Outcome> {
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let total = Mutex::new(Total::default());
-    run_seeds(args.start, threads, args.bug, |outcome| {
+    run_seeds(args.start, threads, args.options(), |outcome| {
         let mut total = total
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());

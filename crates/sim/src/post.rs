@@ -107,6 +107,11 @@ impl World {
             };
             format!("post {name} on qp {qpn:#x}: {op:x?} of {len} bytes, {flags:?}{doomed}")
         });
+        if let Some(target) = &ud
+            && self.hosts[host].engine().lacks_datagram_route(target)
+        {
+            self.seek_route(host, target.remote_qpn);
+        }
         let wr = SendWr {
             wr_id,
             op: draft.op,
@@ -160,10 +165,11 @@ impl World {
     fn ud_target(&self, qp: usize, target: &DatagramTarget) -> UdTarget {
         let host = self.qps[qp].host;
         let av = self.address_vector(host, target.address);
+        let is_local = self.scenario.local.is_some() && av.source == av.destination;
         // With the top bit set, the engine sends the queue pair's own Q_Key.
         let own = target.qkey == self.qps[qp].setup.qkey && self.sends.len().is_multiple_of(2);
         UdTarget {
-            ah: AddressHandle::new(Arc::clone(&self.hosts[host].pd), av),
+            ah: AddressHandle::with_locality(Arc::clone(&self.hosts[host].pd), av, is_local),
             remote_qpn: target.qpn,
             remote_qkey: if own { 1 << 31 } else { target.qkey },
         }

@@ -24,6 +24,10 @@ pub(crate) enum Stream {
     Wire,
     /// Full socket buffers.
     Sender,
+    /// Wakeups, routes and deaths on the local wire.
+    Local,
+    /// A hostile process on the local wire.
+    Intruder,
 }
 
 pub(crate) struct Rng(ChaCha8Rng);

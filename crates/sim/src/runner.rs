@@ -15,6 +15,15 @@ use crate::world::World;
 /// Number of log lines in a report.
 const TAIL: usize = 40;
 
+/// Choices for a run that its seed does not make.
+#[derive(Copy, Clone, Default, Debug)]
+pub struct Options {
+    /// The bug that is enabled in all hosts.
+    pub bug: Option<Bug>,
+    /// The family; none if the seed draws it.
+    pub family: Option<Family>,
+}
+
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
@@ -35,12 +44,12 @@ pub struct Outcome {
 impl Outcome {
     /// Returns a human-readable report of the violation, with the last lines of the
     /// log and the command that replays the run.
-    pub fn report(&self, bug: Option<Bug>) -> String {
+    pub fn report(&self, options: Options) -> String {
         let Some(violation) = &self.violation else {
             return format!("seed {}: no violation", self.seed);
         };
         let (seed, family) = (self.seed, self.family);
-        let mut world = World::new(seed, bug, Trace::tail(TAIL));
+        let mut world = World::new(seed, options, Trace::tail(TAIL));
         let _again = catch_panic(|| world.run());
         let mut text = format!("seed {seed} ({family:?}): {violation}\n\nthe last events:\n");
         if let Trace::Tail { lines, .. } = &world.trace {
@@ -48,26 +57,29 @@ impl Outcome {
                 text += &format!("  {line}\n");
             }
         }
-        text + &format!("\nreplay with:\n  {}\n", replay_command(seed, bug))
+        text + &format!("\nreplay with:\n  {}\n", replay_command(seed, options))
     }
 }
 
 /// Returns the command that replays a run with its log.
-pub fn replay_command(seed: u64, bug: Option<Bug>) -> String {
-    match bug {
-        None => format!("cargo xtask sim --seed {seed} --trace"),
-        Some(bug) => format!("cargo xtask sim --seed {seed} --bug {bug:?} --trace"),
-    }
+pub fn replay_command(seed: u64, options: Options) -> String {
+    let family = options.family.map(|family| format!(" --family {family:?}"));
+    let bug = options.bug.map(|bug| format!(" --bug {bug:?}"));
+    format!(
+        "cargo xtask sim --seed {seed}{}{} --trace",
+        family.unwrap_or_default(),
+        bug.unwrap_or_default()
+    )
 }
 
-/// Runs one seed, with `bug` enabled in all engines.
-pub fn run_seed(seed: u64, bug: Option<Bug>) -> Outcome {
-    run_world(World::new(seed, bug, Trace::Off))
+/// Runs one seed.
+pub fn run_seed(seed: u64, options: Options) -> Outcome {
+    run_world(World::new(seed, options, Trace::Off))
 }
 
 /// Runs one seed and prints its log.
-pub fn run_seed_with_trace(seed: u64, bug: Option<Bug>) -> Outcome {
-    run_world(World::new(seed, bug, Trace::Print))
+pub fn run_seed_with_trace(seed: u64, options: Options) -> Outcome {
+    run_world(World::new(seed, options, Trace::Print))
 }
 
 fn run_world(mut world: World) -> Outcome {
@@ -76,7 +88,7 @@ fn run_world(mut world: World) -> Outcome {
         seed: world.seed,
         family: world.scenario.family,
         steps: world.steps,
-        packets: world.packets,
+        packets: world.packets.get(),
         coverage: world.coverage,
         violation: result.err(),
     }
@@ -87,7 +99,7 @@ fn run_world(mut world: World) -> Outcome {
 pub fn run_seeds(
     start: u64,
     threads: usize,
-    bug: Option<Bug>,
+    options: Options,
     go_on: impl Fn(Outcome) -> bool + Sync,
 ) {
     let next = AtomicU64::new(start);
@@ -99,7 +111,7 @@ pub fn run_seeds(
             scope.spawn(|| {
                 while stop.load(Ordering::Relaxed) == 0 {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if !go_on(run_seed(seed, bug)) {
+                    if !go_on(run_seed(seed, options)) {
                         stop.store(1, Ordering::Relaxed);
                     }
                 }

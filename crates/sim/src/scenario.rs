@@ -6,12 +6,14 @@
 mod busy;
 mod draw;
 mod family;
+mod local;
 
 use ferroce_roce::{QpType, Time};
 use ferroce_shard::STANDBY_NS;
 use ferroce_wire::Mtu;
 
 pub use family::Family;
+pub(crate) use local::LocalPlan;
 
 use crate::model::Setup;
 use crate::network::Link;
@@ -140,6 +142,10 @@ pub(crate) enum Disruption {
     Drain { qp: usize, ns: u64 },
     /// The network between two hosts is down.
     Outage { a: usize, b: usize, ns: u64 },
+    /// The process of a host dies after a number of accesses to shared memory.
+    Die { host: usize, accesses: u64 },
+    /// A host closes one of its channels, or publishes a position there that is impossible.
+    EndChannel { host: usize, sabotages: bool },
 }
 
 /// All parameters of a run.
@@ -152,6 +158,8 @@ pub(crate) struct Scenario {
     pub(crate) machines: Vec<usize>,
     /// Bytes of a receive buffer, for the credits of unreliable senders; 0 for no limit.
     pub(crate) receive_buffer: usize,
+    /// The local wire; none if hosts share no memory.
+    pub(crate) local: Option<LocalPlan>,
     pub(crate) ipv6: bool,
     pub(crate) links: Vec<Vec<Link>>,
     pub(crate) most_losses: u8,
@@ -184,8 +192,8 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     /// Draws the scenario of a seed.
-    pub(crate) fn draw(seed: u64) -> Scenario {
-        draw::draw(seed)
+    pub(crate) fn draw(seed: u64, family: Option<Family>) -> Scenario {
+        draw::draw(seed, family)
     }
 
     /// Returns the longest delay of a duplicate.

@@ -44,6 +44,7 @@ impl World {
         if self.scenario.features.windows {
             self.add_windows()?;
         }
+        self.admit_intruder();
         for index in 0..self.scenario.disruptions.len() {
             let at = self.scenario.disruptions[index].0;
             self.event_queue.schedule(at, SimEvent::Disrupt { index });
@@ -232,7 +233,7 @@ impl World {
         if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} changed before its deferred ACKs left"));
         }
-        let arrived = self.hosts[host].inbox.borrow().waiting.len();
+        let arrived = self.hosts[host].inbox.borrow().waiting.len() + self.unread_of_others(host);
         if state == QpState::Err && arrived > 0 {
             return Err(format!(
                 "qp {qpn:#x} moved to the error state before {arrived} packets were received"
@@ -271,6 +272,7 @@ impl World {
         if on_this_machine && !self.qps[qp].is_datagram() {
             let pinned = self.hosts[host].engine_mut().pin_peer_port(qpn);
             pinned.map_err(|e| format!("pin_peer_port: {e}"))?;
+            self.choose_wire(qp)?;
         }
         Ok(())
     }

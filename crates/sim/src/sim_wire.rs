@@ -1,24 +1,31 @@
-//! The wire of a simulated host: a receive buffer, and runs on their way to the network.
+//! The wire of a simulated host: a receive buffer, runs on their way to the network, and channels
+//! in memory to hosts of the same machine.
 //!
 //! Received packets of one flow are merged into runs, as the kernel does with UDP_GRO. The
 //! seed decides where a run ends early. Now and then a send finds no room, as with a full
 //! socket buffer.
 
 use core::net::IpAddr;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use ferroce_net::local::ring::record_size;
+use ferroce_net::local::{Endpoint, HostLookup, Inbound, Injected, Outbound, is_enough};
 use ferroce_net::{
     Incoming, IncomingRun, IpIds, Properties, RUN_LIMITS, Scope, SendError, Source, Wire,
-    WireSender,
+    WireSender, slot_of_qpn,
 };
-use ferroce_roce::{Datagram, IpId, Path, Time};
+use ferroce_roce::{Counters, Datagram, IpId, Path, RunLimits, Time};
 
+use crate::local::memory::CAPACITY;
+use crate::local::{SimEnd, SimProcess};
 use crate::network::{Flaw, InFlight};
 use crate::rng::{Rng, Stream};
+use crate::wire_check;
 
 /// Longest time that a socket buffer stays full: too short for the peers' timers
 /// to expire.
@@ -33,6 +40,8 @@ pub(crate) struct Inbox {
     pub(crate) waiting: VecDeque<InFlight>,
     /// Packets that the shard has received from the wire, but not yet passed to the engine.
     pub(crate) undelivered: VecDeque<InFlight>,
+    /// A record that no process has written.
+    pub(crate) violation: Option<String>,
 }
 
 /// A packet that a host sends.
@@ -40,12 +49,50 @@ pub(crate) struct SentPacket {
     pub(crate) path: Path,
     pub(crate) ip_id: u16,
     pub(crate) bytes: Rc<[u8]>,
+    pub(crate) way: Way,
+}
+
+/// The way of a sent packet.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Way {
+    Network,
+    /// It is in a ring, with this number.
+    Memory(u64),
+    /// The wire has dropped it, because its receiver has ended or takes nothing out.
+    Dropped,
+    /// The wire has dropped a whole run that had waited too long.
+    GivenUp,
+}
+
+/// The addresses of a machine.
+pub(crate) struct MachineAddress(pub(crate) IpAddr);
+
+impl HostLookup for MachineAddress {
+    fn is_here(&self, address: IpAddr) -> bool {
+        self.0 == address
+    }
+}
+
+/// The parts of a host that its wire needs.
+pub(crate) struct Surroundings {
+    pub(crate) slot: u8,
+    pub(crate) address: IpAddr,
+    pub(crate) receive_buffer: usize,
+    pub(crate) run_limits: RunLimits,
+    pub(crate) process: Rc<SimProcess>,
+    pub(crate) counters: Arc<Counters>,
+    /// Number of packets sent so far, by all hosts.
+    pub(crate) packets: Rc<Cell<u64>>,
+    pub(crate) injected: Injected,
 }
 
 /// The wire of one host.
 pub(crate) struct SimWire {
     pub(crate) inbox: Rc<RefCell<Inbox>>,
     pub(crate) outbox: Rc<RefCell<Outbox>>,
+    /// Channels to hosts of the same machine.
+    pub(crate) local: Inbound<Rc<SimEnd>, MachineAddress>,
+    is_memory_busy: bool,
     /// Multicast groups that the host has joined.
     pub(crate) joined: BTreeSet<IpAddr>,
     /// Most packets that the next call receives.
@@ -67,19 +114,30 @@ pub(crate) struct Outbox {
     /// Number of UDP source ports; queue pairs share them.
     ports: u16,
     runs: usize,
+    pub(crate) local: Outbound<Rc<SimEnd>>,
+    process: Rc<SimProcess>,
+    packets: Rc<Cell<u64>>,
+    slot: u8,
+    /// The sender has written more than a ring can hold.
+    pub(crate) violation: Option<String>,
 }
 
 /// The sending half of the wire of one host.
 pub(crate) struct SimSender(Rc<RefCell<Outbox>>);
 
 impl SimWire {
-    pub(crate) fn new(seed: u64, slot: u8, receive_buffer: usize) -> SimWire {
+    pub(crate) fn new(seed: u64, around: Surroundings) -> SimWire {
+        let slot = around.slot;
         let seed = seed ^ u64::from(slot) << 56;
         let mut rng = Rng::new(seed, Stream::Wire);
         let ip_ids = match rng.chance(0.8) {
             true => IpIds::Numbered,
             false => IpIds::Zero,
         };
+        let mut local = Inbound::new(Arc::clone(&around.counters), MachineAddress(around.address));
+        local.inject(around.injected);
+        let mut outgoing = Outbound::new(around.counters);
+        outgoing.inject(around.injected);
         let outbox = Outbox {
             sent: Vec::new(),
             blocked_until: Time::ZERO,
@@ -88,17 +146,24 @@ impl SimWire {
             ports: rng.pick(&[1, 2, 0x4000]),
             rng: Rng::new(seed, Stream::Sender),
             runs: 0,
+            local: outgoing,
+            process: around.process,
+            packets: around.packets,
+            slot,
+            violation: None,
         };
         SimWire {
             inbox: Rc::default(),
             outbox: Rc::new(RefCell::new(outbox)),
+            local,
+            is_memory_busy: false,
             joined: BTreeSet::new(),
             budget: 0,
             properties: Properties {
                 slot,
-                receive_buffer,
+                receive_buffer: around.receive_buffer,
                 ip_ids,
-                run_limits: RUN_LIMITS,
+                run_limits: around.run_limits,
             },
             rng,
             merged: Vec::new(),
@@ -167,6 +232,20 @@ impl Wire for SimWire {
         mut each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize> {
         let mut count = 0;
+        if !self.local.is_empty() {
+            let ends: Vec<Rc<SimEnd>> = self.local.ends().cloned().collect();
+            let inbox = Rc::clone(&self.inbox);
+            count = self.local.receive(max.min(self.budget), &mut |run| {
+                note_record(&ends, &mut inbox.borrow_mut(), run);
+                each(run);
+            });
+            self.budget = self.budget.saturating_sub(count);
+            self.is_memory_busy |= count > 0;
+            if is_enough(scope, count) {
+                return Ok(count);
+            }
+        }
+        let in_memory = count;
         while count < max
             && self.budget > 0
             && let Some((first, segment)) = self.merge()
@@ -197,6 +276,9 @@ impl Wire for SimWire {
                 break;
             }
         }
+        if count > in_memory {
+            self.is_memory_busy = false;
+        }
         Ok(count)
     }
 
@@ -218,8 +300,116 @@ impl Wire for SimWire {
         Ok(())
     }
 
+    fn is_memory_busy(&self) -> bool {
+        self.is_memory_busy
+    }
+
+    fn has_packet_in_memory(&self) -> bool {
+        self.local.has_packet()
+    }
+
     fn properties(&self) -> Properties {
         self.properties
+    }
+}
+
+impl Outbox {
+    fn note_sent(&mut self, path: &Path, segment: usize, bytes: &[u8], way: Way) {
+        for (number, packet) in bytes.chunks(segment).enumerate() {
+            let numbered = self.ip_ids == IpIds::Numbered;
+            self.sent.push(SentPacket {
+                path: *path,
+                ip_id: if numbered { number as u16 } else { 0 },
+                bytes: packet.into(),
+                way,
+            });
+        }
+    }
+
+    /// Writes a run into a ring.
+    fn send_in_memory(
+        &mut self,
+        path: &Path,
+        segment: usize,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
+        let slot = slot_of(bytes);
+        let end = self.local.end_to(slot).cloned();
+        match (self.local.send(path, segment, bytes), end) {
+            (Ok(()), Some(end)) if end.takes_publication() => {
+                if end.count_written(record_size(bytes.len())) > CAPACITY as u64 {
+                    let what = "writes on, although the reader's position is impossible";
+                    self.violation = Some(what.into());
+                }
+                let first = self.sent.len();
+                self.note_sent(path, segment, bytes, Way::Dropped);
+                for sent in &mut self.sent[first..] {
+                    let number = self.packets.get();
+                    self.packets.set(number + 1);
+                    sent.way = Way::Memory(number);
+                    let mut path = sent.path;
+                    path.flow.source_port = self.slot.into();
+                    end.put(InFlight {
+                        number,
+                        from: usize::from(self.slot - 1),
+                        path,
+                        ip_id: sent.ip_id,
+                        bytes: Rc::clone(&sent.bytes),
+                        flaw: None,
+                        protected: false,
+                    });
+                }
+                Ok(())
+            }
+            (Err(SendError::WouldBlock), Some(end)) => {
+                end.note_full();
+                Err(SendError::WouldBlock)
+            }
+            (result, end) => {
+                if let Some(end) = end {
+                    end.end_wait();
+                }
+                self.note_sent(path, segment, bytes, Way::Dropped);
+                result
+            }
+        }
+    }
+}
+
+/// Returns the slot of a packet's destination.
+fn slot_of(bytes: &[u8]) -> u8 {
+    wire_check::destination(bytes).map_or(0, slot_of_qpn)
+}
+
+/// Takes the packets of a record from those that were written into rings.
+fn note_record(ends: &[Rc<SimEnd>], inbox: &mut Inbox, run: &IncomingRun<'_>) {
+    let datagram = &run.merged.datagram;
+    let from = |end: &&Rc<SimEnd>| u16::from(end.peer()) == datagram.source_port;
+    for packet in datagram.payload.chunks(run.segment) {
+        let mut ends = ends.iter().filter(from);
+        if let Some(packet) = ends.clone().find_map(|end| end.take(packet)) {
+            inbox.undelivered.push_back(packet);
+            continue;
+        }
+        let hostile = ends.any(|end| end.is_hostile());
+        if !hostile {
+            let text = wire_check::describe(packet);
+            inbox.violation = Some(format!("received a record that was not written: {text}"));
+        }
+        let flow = ferroce_wire::Flow {
+            source: datagram.source,
+            destination: datagram.destination,
+            source_port: datagram.source_port,
+        };
+        inbox.undelivered.push_back(InFlight {
+            number: 0,
+            from: usize::MAX,
+            path: Path::new(flow, datagram.traffic_class, datagram.hop_limit),
+            ip_id: 0,
+            bytes: packet.into(),
+            flaw: hostile.then_some(Flaw::Forged),
+            protected: false,
+        });
     }
 }
 
@@ -228,6 +418,9 @@ impl WireSender for SimSender {
         let outbox = &mut *self.0.borrow_mut();
         outbox.runs += 1;
         assert!(outbox.runs < MOST_RUNS, "a host does not stop sending");
+        if path.in_memory {
+            return outbox.send_in_memory(path, segment, bytes);
+        }
         if outbox.now < outbox.blocked_until {
             return Err(SendError::WouldBlock);
         }
@@ -236,15 +429,21 @@ impl WireSender for SimSender {
             outbox.blocked_until = outbox.now.after_nanos(ns);
             return Err(SendError::WouldBlock);
         }
-        for (number, packet) in bytes.chunks(segment).enumerate() {
-            let numbered = outbox.ip_ids == IpIds::Numbered;
-            outbox.sent.push(SentPacket {
-                path: *path,
-                ip_id: if numbered { number as u16 } else { 0 },
-                bytes: packet.into(),
-            });
-        }
+        let way = match outbox.process.is_dead() {
+            true => Way::Dropped,
+            false => Way::Network,
+        };
+        outbox.note_sent(path, segment, bytes, way);
         Ok(())
+    }
+
+    fn give_up(&mut self, path: &Path, bytes: &[u8]) {
+        let outbox = &mut *self.0.borrow_mut();
+        outbox.local.give_up(bytes);
+        if let Some(end) = outbox.local.end_to(slot_of(bytes)) {
+            end.end_wait();
+        }
+        outbox.note_sent(path, bytes.len(), bytes, Way::GivenUp);
     }
 
     fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
@@ -292,7 +491,19 @@ mod tests {
 
     #[test]
     fn write_arrives_complete_without_every_tenth_packet() {
-        let wires = [1, 2].map(|slot| DropTenth::new(SimWire::new(3, slot, 1 << 20)));
+        let wires = [1, 2].map(|slot| {
+            let around = Surroundings {
+                slot,
+                address: [10, 0, 0, slot].into(),
+                receive_buffer: 1 << 20,
+                run_limits: RUN_LIMITS,
+                process: Rc::default(),
+                counters: Arc::default(),
+                packets: Rc::default(),
+                injected: Injected::default(),
+            };
+            DropTenth::new(SimWire::new(3, around))
+        });
         let addresses = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
         let ends = write_arrives(wires, addresses, carry);
         let received = ends[1].core.wire().received;

@@ -1,18 +1,21 @@
 //! The state of a run: hosts, network, virtual time and the oracle's model.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use ferroce_roce::{Time, WcStatus, Xrcd};
 use ferroce_shard::CreditPage;
 
-use crate::bug::Bug;
 use crate::coverage::Coverage;
 use crate::event_queue::{EventQueue, SimEvent};
 use crate::host::Host;
+use crate::local::{Intruder, OpenChannel};
 use crate::model::{CqModel, QpModel, RecvRecord, SendRecord, SrqModel, WindowModel};
 use crate::network::Network;
 use crate::rng::{Rng, Stream};
+use crate::runner::Options;
 use crate::scenario::Scenario;
 use crate::trace::Trace;
 
@@ -53,24 +56,32 @@ pub(crate) struct World {
     pub(crate) recvs: Vec<RecvRecord>,
     /// The queue pair that is being moved to a state in which it receives nothing.
     pub(crate) stopping: Option<usize>,
+    /// Channels in memory between hosts of one machine.
+    pub(crate) channels: Vec<OpenChannel>,
+    /// Randomness for the local wire.
+    pub(crate) local_rng: Rng,
+    pub(crate) intruder: Option<Intruder>,
     /// Number of packets in the network.
     pub(crate) in_flight: u64,
-    pub(crate) packets: u64,
+    /// Number of packets sent, which the wires of all hosts count.
+    pub(crate) packets: Rc<Cell<u64>>,
     pub(crate) steps: u64,
     pub(crate) healed: bool,
     pub(crate) coverage: Coverage,
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, bug: Option<Bug>, trace: Trace) -> World {
-        let scenario = Scenario::draw(seed);
+    pub(crate) fn new(seed: u64, options: Options, trace: Trace) -> World {
+        let Options { bug, family } = options;
+        let scenario = Scenario::draw(seed, family);
+        let packets = Rc::default();
         let mut rng = Rng::new(seed, Stream::Program);
         let pages: Vec<Arc<CreditPage>> =
             scenario.machines.iter().map(|_| Arc::default()).collect();
         let hosts = (0..scenario.hosts)
             .map(|id| {
                 let credits = Arc::clone(&pages[scenario.machines[id]]);
-                Host::new(id, (seed, &scenario), &mut rng, credits, bug)
+                Host::new(id, (seed, &scenario), &mut rng, credits, bug, &packets)
             })
             .collect();
         World {
@@ -98,8 +109,14 @@ impl World {
             sends: Vec::new(),
             recvs: Vec::new(),
             stopping: None,
+            channels: Vec::new(),
+            local_rng: Rng::new(seed, Stream::Local),
+            intruder: scenario
+                .local
+                .filter(|local| local.has_intruder)
+                .map(|_| Intruder::new(seed, scenario.hosts as u8 + 1)),
             in_flight: 0,
-            packets: 0,
+            packets,
             steps: 0,
             healed: false,
             coverage: Coverage::default(),
@@ -121,6 +138,7 @@ impl World {
             }
             let program = matches!(what, SimEvent::Program { .. });
             self.handle(what)?;
+            self.after_event()?;
             if program && self.healed && self.is_finished() {
                 return self.finish();
             }
@@ -134,9 +152,13 @@ impl World {
             | SimEvent::Poll { host }
             | SimEvent::Sent { host }
             | SimEvent::Timer { host, .. }
+            | SimEvent::Route { host, .. }
             | SimEvent::Program { host } => host,
             SimEvent::Arrive { host, packet } => {
                 self.in_flight -= 1;
+                if self.hosts[host].is_dead {
+                    return Ok(());
+                }
                 self.arrive(host, packet);
                 return match self.hosts[host].kill_on_arrival.take() {
                     Some(qp) => self.kill(qp),
@@ -145,8 +167,12 @@ impl World {
             }
             SimEvent::Disrupt { index } => return self.disrupt(index),
             SimEvent::Resume { qp } => return self.resume(qp),
+            SimEvent::Intrude => return self.intrude(),
             SimEvent::Heal => return self.heal(),
         };
+        if self.hosts[host].is_dead {
+            return Ok(());
+        }
         let paused_until = self.hosts[host].paused_until;
         if self.now < paused_until {
             self.event_queue.schedule(paused_until, what);
@@ -157,6 +183,7 @@ impl World {
             SimEvent::Poll { .. } => self.poll_turn(host),
             SimEvent::Sent { .. } => self.finish_sending(host),
             SimEvent::Timer { due, .. } => self.timer(host, due),
+            SimEvent::Route { qpn, .. } => self.set_route(host, qpn),
             _ if self.now < self.hosts[host].program_stopped_until => {
                 let at = self.hosts[host].program_stopped_until;
                 self.event_queue.schedule(at, what);
@@ -178,6 +205,7 @@ impl World {
             host.paused_until = Time::ZERO;
             host.program_stopped_until = Time::ZERO;
         }
+        self.heal_local()?;
         for qp in 0..self.qps.len() {
             self.resume(qp)?;
         }

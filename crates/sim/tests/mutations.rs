@@ -6,7 +6,7 @@
 
 use std::sync::Mutex;
 
-use ferroce_sim::{Bug, Outcome, run_seeds};
+use ferroce_sim::{Bug, Family, Options, Outcome, run_seeds};
 
 /// Seeds within which a bug must be found.
 const BUDGET: u64 = 400;
@@ -53,7 +53,12 @@ fn every_injected_bug_is_found() {
 /// Returns the outcome of the lowest seed below `budget` that finds the bug.
 fn first_failure(bug: Bug, budget: u64) -> Option<Outcome> {
     let found: Mutex<Option<Outcome>> = Mutex::new(None);
-    run_seeds(0, 2, Some(bug), |outcome| {
+    let options = Options {
+        bug: Some(bug),
+        // Other families have no local wire.
+        family: matches!(bug, Bug::Wire(_)).then_some(Family::LocalWire),
+    };
+    run_seeds(0, 2, options, |outcome| {
         let mut found = found.lock().unwrap();
         let lower = found.as_ref().is_none_or(|old| outcome.seed < old.seed);
         if outcome.seed < budget && outcome.violation.is_some() && lower {

@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use ferroce_sim::{Coverage, DROPS, EVENTS, STATUSES, run_seed, run_seeds};
+use ferroce_sim::{Coverage, DROPS, EVENTS, Family, Options, STATUSES, run_seed, run_seeds};
 use ferroce_wire::{Opcode, Transport};
 
 /// Number of seeds in every test run.
@@ -11,24 +11,36 @@ const SEEDS: u64 = 6_000;
 
 /// Situations that scenarios are meant to reach.
 const MARKS: &[&str] = &[
+    "RC through memory",
+    "UC through memory",
+    "UD through memory",
+    "XRC through memory",
+    "channel closed",
+    "channel sabotaged",
     "completion queue notified",
     "completion queue overflowed",
     "connected again",
+    "dead process left packets",
     "deregistered",
     "destroyed",
     "drained and resumed",
     "foreign window used",
     "header predicted",
+    "host woken by memory",
+    "intruder wrote to memory",
     "no retry allowed",
     "packet waited for a receive",
     "packet without a receive expired",
     "packets prepared while a thread sent",
     "poller deferred ACKs",
     "posts waited for more",
+    "process died",
     "requests ordered by fence",
     "reset",
     "retries counted exactly",
+    "run given up in memory",
     "run predicted",
+    "run waited for room in memory",
     "send queue recovered",
     "sender gave up waiting for credits",
     "sender waited for credits",
@@ -41,7 +53,7 @@ const MARKS: &[&str] = &[
 #[test]
 fn no_seed_shows_a_violation_and_all_marks_are_covered() {
     let total = Mutex::new((0, Coverage::default(), Vec::new()));
-    run_seeds(0, 2, None, |outcome| {
+    run_seeds(0, 2, Options::default(), |outcome| {
         let mut total = total.lock().unwrap();
         total.0 += 1;
         total.1.add(&outcome.coverage);
@@ -52,7 +64,7 @@ fn no_seed_shows_a_violation_and_all_marks_are_covered() {
     });
     let (_, coverage, failed) = total.into_inner().unwrap();
     if let Some(outcome) = failed.first() {
-        panic!("{}", outcome.report(None));
+        panic!("{}", outcome.report(Options::default()));
     }
     println!("{coverage}");
     check_coverage(&coverage);
@@ -80,7 +92,7 @@ fn check_coverage(coverage: &Coverage) {
 #[test]
 fn same_seed_gives_the_same_run() {
     for seed in 0..40 {
-        let [one, other] = [0, 1].map(|_| run_seed(seed, None));
+        let [one, other] = [0, 1].map(|_| run_seed(seed, Options::default()));
         assert_eq!(
             (one.steps, one.packets, one.coverage.to_string()),
             (other.steps, other.packets, other.coverage.to_string()),
@@ -93,14 +105,36 @@ fn same_seed_gives_the_same_run() {
 /// a datagram that never did.
 #[test]
 fn datagram_that_waits_is_delivered_before_its_queue_pair_ends() {
-    let outcome = run_seed(15_638, None);
-    assert!(outcome.violation.is_none(), "{}", outcome.report(None));
+    let outcome = run_seed(15_638, Options::default());
+    assert!(
+        outcome.violation.is_none(),
+        "{}",
+        outcome.report(Options::default())
+    );
 }
 
 /// The end of a READ's response arrived while the requester went back for its beginning, and probes
 /// followed: the oracle took two parts of one READ for two READs.
 #[test]
 fn probes_of_one_read_are_not_two_reads() {
-    let outcome = run_seed(1_060_465, None);
-    assert!(outcome.violation.is_none(), "{}", outcome.report(None));
+    let outcome = run_seed(1_060_465, Options::default());
+    assert!(
+        outcome.violation.is_none(),
+        "{}",
+        outcome.report(Options::default())
+    );
+}
+
+/// Unreliable runs to a process that has ended were charged to its credits, which it never gives
+/// back: each of them waited, and all other runs behind it.
+#[test]
+fn runs_that_the_local_wire_drops_cost_no_credits() {
+    for seed in [2_669, 4_555] {
+        let options = Options {
+            family: Some(Family::LocalWire),
+            ..Options::default()
+        };
+        let outcome = run_seed(seed, options);
+        assert!(outcome.violation.is_none(), "{}", outcome.report(options));
+    }
 }

@@ -8,12 +8,17 @@ pub(crate) struct Ferroced(role::Actor);
 
 impl Ferroced {
     pub(crate) fn start() -> Ferroced {
+        Ferroced::start_for("")
+    }
+
+    /// Starts one that also serves the members of a group. Without a name it serves no group.
+    pub(crate) fn start_for(group: &str) -> Ferroced {
         let dir = runtime_dirs().expect("known").remove(0);
         dir.create().expect("a runtime directory");
         let watch = Watch::new(dir.path()).expect("inotify");
         // The path of the test `role` below, in any test program that includes this module.
         let (_program, here) = module_path!().split_once("::").expect("a module");
-        let ferroced = Ferroced(role::start(&format!("{here}::role"), "", None));
+        let ferroced = Ferroced(role::start(&format!("{here}::role"), group, None));
         while find_daemon().expect("no other trouble").is_none() {
             deadline::readable(&watch, "ferroced's control socket");
             watch.clear();
@@ -96,9 +101,7 @@ pub(crate) fn end_with_parent() {
 /// Not a test: the process of ferroced.
 #[test]
 fn role() {
-    if role::order().is_none() {
-        return;
-    }
+    let Some(group) = role::order() else { return };
     end_with_parent();
     if std::env::var_os("FERROCE_LOG").is_none() {
         // SAFETY: no other thread reads the environment.
@@ -106,6 +109,7 @@ fn role() {
     }
     let options = ferroce_daemon::Options {
         foreground: true,
+        group: Some(group).filter(|group| !group.is_empty()),
         ..ferroce_daemon::Options::default()
     };
     ferroce_daemon::run(&options).expect("it runs until it is killed");

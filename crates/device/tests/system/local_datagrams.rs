@@ -2,11 +2,12 @@
 
 use ferroce_device::transport::{QpType, SendOp, WcStatus};
 use ferroce_endpoint::Options;
-use ferroce_testnet::deadline;
+use ferroce_testnet::{deadline, isolated_as_root};
 use rustix::process::Signal;
 
 use crate::local::{channels, counter, is_chosen, set_local};
-use crate::support::{Endpoint, Puppet, V4, V6, on_loopback, pair, pattern};
+use crate::support::ferroced::add_link;
+use crate::support::{Endpoint, Ferroced, LINK, Puppet, V4, V6, on_loopback, pair, pattern};
 
 const SEND: SendOp = SendOp::Send { imm: None };
 /// Length of the GRH area in front of a received datagram.
@@ -197,6 +198,37 @@ fn datagrams_within_a_process_use_memory() {
             assert_eq!(sent[0].status, WcStatus::Success);
             one.succeed(1);
             assert_eq!(other.qp.sends_in_memory(), is_chosen());
+        }
+    });
+}
+
+/// ferroced introduces only programs of one user to each other. Datagrams of two users, and RC
+/// messages, use UDP.
+#[test]
+fn two_users_never_share_memory() {
+    const MEMBERS: u32 = 60_100;
+    const ANN: u32 = 60_001;
+    const BOB: u32 = 60_002;
+    let name = "local_datagrams::two_users_never_share_memory";
+    isolated_as_root(name, || {
+        let _ferroced = Ferroced::start_for(&MEMBERS.to_string());
+        add_link(LINK, "lo");
+        let start = |uid, kind| Puppet::unopened_as(Some((uid, MEMBERS))).open(kind, V4);
+        for kind in [QpType::Ud, QpType::Rc] {
+            for (uid, shares) in [(BOB, false), (ANN, is_chosen())] {
+                let before = counter("local_sent_bytes");
+                let (mut ann, mut other) = (start(ANN, kind), start(uid, kind));
+                ann.connect(&other.introduction);
+                other.connect(&ann.introduction);
+                let (sender, receiver) = (&mut ann, &mut other);
+                receiver.expect("receive 1 0 2048", "done");
+                sender.expect("send 100", "done");
+                let length = if kind == QpType::Ud { 100 + GRH } else { 100 };
+                receiver.expect("complete 1", &format!("Success {length}"));
+                sender.expect("in-memory", &shares.to_string());
+                let moved = counter("local_sent_bytes") - before;
+                assert_eq!(moved > 0, shares, "{kind:?} to {uid}: {moved} bytes");
+            }
         }
     });
 }

@@ -5,6 +5,7 @@ mod buffer;
 mod cables;
 mod client;
 mod crowd;
+mod datagram_faults;
 mod death;
 mod events;
 mod example;

@@ -21,6 +21,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 
+use super::channels::Endpoint;
 use super::end::End;
 
 /// Wakeups that one system call reports. The next sleep ends at once if there are more.

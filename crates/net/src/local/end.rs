@@ -12,8 +12,9 @@ use rustix::net::{
     socketpair,
 };
 
+use super::channels::Endpoint;
 use super::memory::{self, Memory, RingView};
-use super::ring::{Reader, Writer, arm, disarm, has_record, is_armed, take_sleeper};
+use super::ring::{has_record, is_armed};
 
 /// One of the two ends of a channel. It names the ring that an end writes to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -134,18 +135,15 @@ impl End {
     }
 
     /// Returns the writing end of the outgoing ring. A channel has one.
-    pub(super) fn writer(&self) -> Writer<RingView> {
-        Writer::new(self.outgoing.clone())
+    #[cfg(test)]
+    pub(super) fn writer(&self) -> super::ring::Writer<RingView> {
+        super::ring::Writer::new(self.outgoing.clone())
     }
 
     /// Returns the reading end of the incoming ring. A channel has one.
-    pub(super) fn reader(&self) -> Reader<RingView> {
-        Reader::new(self.incoming.clone())
-    }
-
-    /// Notes the position up to which the incoming ring was read.
-    pub(super) fn note_read(&self, head: u64) {
-        self.read.store(head, Ordering::Relaxed);
+    #[cfg(test)]
+    pub(super) fn reader(&self) -> super::ring::Reader<RingView> {
+        super::ring::Reader::new(self.incoming.clone())
     }
 
     /// Returns true if a packet waits.
@@ -154,28 +152,10 @@ impl End {
         has_record(&self.incoming, self.read.load(Ordering::Relaxed)) && !self.is_closed()
     }
 
-    /// Returns true if a packet waits behind a position, even if the channel is closed.
-    pub(super) fn has_unread(&self, head: u64) -> bool {
-        has_record(&self.incoming, head)
-    }
-
-    /// Returns true if a thread sleeps at the other end, and clears its flag.
-    pub(super) fn take_sleeper(&self) -> bool {
-        take_sleeper(&self.outgoing)
-    }
-
-    pub(super) fn arm(&self) {
-        arm(&self.incoming);
-    }
-
     /// Returns true if the other end has seen that a thread sleeps here, and sends a wakeup. Without,
     /// a thread that wakes up asks the kernel which socket has one.
     pub(super) fn is_woken(&self) -> bool {
         !is_armed(&self.incoming)
-    }
-
-    pub(super) fn disarm(&self) {
-        disarm(&self.incoming);
     }
 
     /// Wakes the threads that sleep at the other end.
@@ -257,6 +237,47 @@ impl End {
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.is_closed.load(Ordering::Relaxed)
+    }
+}
+
+impl Endpoint for End {
+    type Ring = RingView;
+
+    #[inline]
+    fn peer(&self) -> u8 {
+        self.peer
+    }
+
+    #[inline]
+    fn outgoing(&self) -> &RingView {
+        &self.outgoing
+    }
+
+    #[inline]
+    fn incoming(&self) -> &RingView {
+        &self.incoming
+    }
+
+    #[inline]
+    fn is_closed(&self) -> bool {
+        End::is_closed(self)
+    }
+
+    fn close(&self) {
+        End::close(self);
+    }
+
+    fn is_gone(&self) -> bool {
+        self.readiness() == Readiness::Closed
+    }
+
+    fn wake(&self) {
+        End::wake(self);
+    }
+
+    #[inline]
+    fn note_read(&self, head: u64) {
+        self.read.store(head, Ordering::Relaxed);
     }
 }
 

@@ -13,23 +13,41 @@ use ferroce_wire::is_datagram;
 use crate::host::has_address;
 use crate::incoming::IncomingRun;
 
+/// Tells whether an address is one of this host.
+pub trait HostLookup {
+    /// Returns true if this host has the address.
+    fn is_here(&self, address: IpAddr) -> bool;
+}
+
+/// The kernel, which knows the addresses of this host.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct Kernel {
+    /// Link-local addresses belong to this netdev.
+    pub(super) ifindex: u32,
+}
+
+impl HostLookup for Kernel {
+    fn is_here(&self, address: IpAddr) -> bool {
+        has_address(address, self.ifindex)
+    }
+}
+
 /// Most pairs of addresses that are remembered.
 const MOST: usize = 16;
 
 /// Pairs of source and destination, and whether both are addresses of this host.
 #[derive(Debug)]
-pub(super) struct HostAddresses {
-    ifindex: u32,
+pub(super) struct HostAddresses<L> {
+    lookup: L,
     known: Vec<((IpAddr, IpAddr), bool)>,
     /// The place of the next pair, once all are in use.
     next: usize,
 }
 
-impl HostAddresses {
-    /// Link-local addresses belong to the netdev `ifindex`.
-    pub(super) fn new(ifindex: u32) -> HostAddresses {
+impl<L: HostLookup> HostAddresses<L> {
+    pub(super) fn new(lookup: L) -> HostAddresses<L> {
         HostAddresses {
-            ifindex,
+            lookup,
             known: Vec::new(),
             next: 0,
         }
@@ -55,12 +73,12 @@ impl HostAddresses {
         }
     }
 
-    /// Asks the kernel.
+    /// Asks whether the host has both addresses.
     #[cold]
     fn look_up(&mut self, pair: (IpAddr, IpAddr)) -> bool {
         let (source, destination) = pair;
-        let are_here = has_address(source, self.ifindex)
-            && (source == destination || has_address(destination, self.ifindex));
+        let are_here = self.lookup.is_here(source)
+            && (source == destination || self.lookup.is_here(destination));
         if let Some((_, known)) = self.known.iter_mut().find(|(known, _)| *known == pair) {
             *known = are_here;
         } else if self.known.len() < MOST {
@@ -112,7 +130,7 @@ mod tests {
         let name =
             "local::host_addresses::tests::datagrams_with_addresses_of_other_hosts_are_refused";
         isolated(name, || {
-            let mut addresses = HostAddresses::new(1);
+            let mut addresses = HostAddresses::new(Kernel { ifindex: 1 });
             for _ in 0..3 {
                 assert!(addresses.allow(&run(HERE, HERE, &MIXED)));
                 assert!(addresses.allow(&run("::1", "::1", &MIXED)));
@@ -141,7 +159,7 @@ mod tests {
     fn hostile_process_cannot_fill_the_memory() {
         let name = "local::host_addresses::tests::hostile_process_cannot_fill_the_memory";
         isolated(name, || {
-            let mut addresses = HostAddresses::new(1);
+            let mut addresses = HostAddresses::new(Kernel { ifindex: 1 });
             for number in 0..100 {
                 let source = format!("192.0.2.{number}");
                 assert!(!addresses.allow(&run(&source, HERE, &MIXED)));

@@ -17,12 +17,16 @@
 //! * [`End`] is a program's end of a channel. The kernel closes the socket of a process that
 //!   dies, and so the other end learns of it.
 //! * [`Doorbell`] makes a descriptor readable when a packet arrives while a thread sleeps.
+//! * [`Inbound`] and [`Outbound`] are the channels of a slot, without I/O: records of runs, wakeups,
+//!   full rings, and the end of the other process. The simulator runs them, too.
 //! * [`HostWire`] is the wire of a program: UDP sockets, and channels. The path of a packet
 //!   names the wire.
 //!
 //! Packets are the same on both wires, except that no ICRC is computed in memory. Long
 //! messages travel as runs, as UDP_SEGMENT and UDP_GRO carry them.
 
+mod bugs;
+mod channels;
 #[cfg(test)]
 mod crash_tests;
 mod doorbell;
@@ -35,10 +39,15 @@ pub mod ring;
 #[cfg(test)]
 mod tests;
 
+#[cfg(feature = "bugs")]
+pub use bugs::{Bug, Injected};
+pub use channels::{Endpoint, Inbound, Outbound, is_enough};
 pub use doorbell::Doorbell;
 pub use end::{End, Readiness, Side, create_channel};
+pub use host_addresses::HostLookup;
 pub use host_wire::{HostSender, HostWire};
 pub use memory::{CHANNEL_SIZE, RingView};
+pub use record::encode as encode_record;
 
 /// The atomics of [`ring`]. `loom/` compiles the same file with atomics of its own.
 mod sync {

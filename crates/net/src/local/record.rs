@@ -14,7 +14,7 @@ const SOURCE: core::ops::Range<usize> = 8..24;
 const DESTINATION: core::ops::Range<usize> = 24..HEADER;
 
 /// Writes the header of a run of packets of `segment` bytes.
-pub(super) fn encode(path: &Path, segment: usize) -> Header {
+pub fn encode(path: &Path, segment: usize) -> Header {
     let mut header = [0; HEADER];
     header[SEGMENT].copy_from_slice(&(segment as u16).to_ne_bytes());
     header[TRAFFIC_CLASS] = path.traffic_class;

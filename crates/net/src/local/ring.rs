@@ -19,6 +19,7 @@
 //! the other: one of the two fences is first, and the thread of the second one sees all that
 //! the thread of the first one has stored before its fence. `loom/` checks all interleavings.
 
+use super::bugs::{Bug, Injected};
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bytes of a record before its payload, the length included.
@@ -75,6 +76,7 @@ pub struct Writer<M> {
     tail: u64,
     /// The head at the last look.
     head: u64,
+    injected: Injected,
 }
 
 /// The reading end. There is one per ring.
@@ -84,6 +86,7 @@ pub struct Reader<M> {
     head: u64,
     /// The tail at the last look.
     tail: u64,
+    injected: Injected,
 }
 
 /// Returns the bytes that a record takes in the ring.
@@ -98,7 +101,14 @@ impl<M: RingMemory> Writer<M> {
             memory,
             tail: 0,
             head: 0,
+            injected: Injected::default(),
         }
+    }
+
+    /// Enables one injected bug.
+    #[cfg(feature = "bugs")]
+    pub fn inject(&mut self, injected: Injected) {
+        self.injected = injected;
     }
 
     /// Returns the memory.
@@ -125,6 +135,10 @@ impl<M: RingMemory> Writer<M> {
             return Ok(Written::Full);
         }
         header[..4].copy_from_slice(&(payload.len() as u32).to_ne_bytes());
+        if self.injected.has(Bug::PublishBeforeCopy) {
+            let tail = self.tail.wrapping_add(size as u64);
+            self.memory.tail().store(tail, Ordering::Release);
+        }
         let at = place::<M>(self.tail);
         self.memory.copy_in(at, &header);
         let at = at + HEADER;
@@ -158,13 +172,20 @@ impl<M: RingMemory> Writer<M> {
     }
 
     fn room(&self) -> usize {
-        M::CAPACITY - self.tail.wrapping_sub(self.head) as usize
+        let capacity = match self.injected.has(Bug::OverfillRing) {
+            true => M::CAPACITY + ALIGNMENT,
+            false => M::CAPACITY,
+        };
+        capacity - self.tail.wrapping_sub(self.head) as usize
     }
 
     /// Reads the position of the reader.
     fn look(&mut self) -> Result<(), Broken> {
         let head = self.memory.head().load(Ordering::Acquire);
-        self.head = checked::<M>(head, self.tail).map(|_| head)?;
+        if !self.injected.has(Bug::TrustReaderPosition) && !self.injected.has(Bug::OverfillRing) {
+            checked::<M>(head, self.tail)?;
+        }
+        self.head = head;
         Ok(())
     }
 }
@@ -176,7 +197,14 @@ impl<M: RingMemory> Reader<M> {
             memory,
             head: 0,
             tail: 0,
+            injected: Injected::default(),
         }
+    }
+
+    /// Enables one injected bug.
+    #[cfg(feature = "bugs")]
+    pub fn inject(&mut self, injected: Injected) {
+        self.injected = injected;
     }
 
     /// Returns the memory.
@@ -198,7 +226,9 @@ impl<M: RingMemory> Reader<M> {
     pub fn read(&mut self, payload: &mut [u8]) -> Result<Option<(Header, usize)>, Broken> {
         if self.head == self.tail {
             let tail = self.memory.tail().load(Ordering::Acquire);
-            checked::<M>(self.head, tail)?;
+            if !self.injected.has(Bug::TrustWriterPosition) {
+                checked::<M>(self.head, tail)?;
+            }
             self.tail = tail;
             if self.head == tail {
                 return Ok(None);
@@ -215,6 +245,10 @@ impl<M: RingMemory> Reader<M> {
         if size > written {
             return Err(Broken);
         }
+        let length = match self.injected.has(Bug::ReadLengthTwice) {
+            true => self.read_length_again(at),
+            false => length,
+        };
         let at = at + HEADER;
         let first = length.min(M::CAPACITY - at);
         self.memory.copy_out(at, &mut payload[..first]);
@@ -224,6 +258,14 @@ impl<M: RingMemory> Reader<M> {
         self.head = self.head.wrapping_add(size as u64);
         self.memory.head().store(self.head, Ordering::Release);
         Ok(Some((header, length)))
+    }
+
+    /// Reads the length of a record from shared memory, for an injected bug.
+    #[cold]
+    fn read_length_again(&self, at: usize) -> usize {
+        let mut length = [0; 4];
+        self.memory.copy_out(at, &mut length);
+        u32::from_ne_bytes(length) as usize
     }
 
     /// Returns true if the writer waited for room, which the records read before have made. The
@@ -268,9 +310,9 @@ fn place<M: RingMemory>(position: u64) -> usize {
     (position % M::CAPACITY as u64) as usize
 }
 
-/// Checks the positions of both ends. Returns the number of bytes between them.
-fn checked<M: RingMemory>(head: u64, tail: u64) -> Result<usize, Broken> {
+/// Checks the positions of both ends.
+fn checked<M: RingMemory>(head: u64, tail: u64) -> Result<(), Broken> {
     let bytes = tail.wrapping_sub(head);
     let fits = bytes <= M::CAPACITY as u64 && bytes.is_multiple_of(ALIGNMENT as u64);
-    fits.then_some(bytes as usize).ok_or(Broken)
+    fits.then_some(()).ok_or(Broken)
 }

@@ -11,7 +11,7 @@ use super::memory::{Memory, RingView, create};
 use super::ring::{
     Broken, HEADER, HEADER_REST, Reader, RingMemory, Writer, Written, arm, record_size,
 };
-use super::{Doorbell, End, Readiness, Side, create_channel};
+use super::{Doorbell, End, Endpoint, Readiness, Side, create_channel};
 
 fn ring() -> (Writer<RingView>, Reader<RingView>, RingView) {
     let memory = Arc::new(Memory::map(create().unwrap()).unwrap());

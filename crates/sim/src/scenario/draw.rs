@@ -4,7 +4,7 @@ use ferroce_roce::{QpType, Time};
 use ferroce_shard::{CREDIT_PATIENCE_NS, UNMATCHED_PATIENCE_NS};
 use ferroce_wire::{Mtu, Psn};
 
-use super::{DatagramPlan, Disruption, EndPlan, Family, Features, PairPlan, Scenario, busy};
+use super::{DatagramPlan, Disruption, EndPlan, Family, Features, PairPlan, Scenario, busy, local};
 use crate::model::Setup;
 use crate::network::Link;
 use crate::rng::{Rng, Stream};
@@ -12,9 +12,15 @@ use crate::rng::{Rng, Stream};
 /// The Q_Key of queue pairs that accept multicast datagrams.
 const GROUP_QKEY: u32 = 0x1234;
 
-pub(super) fn draw(seed: u64) -> Scenario {
+pub(super) fn draw(seed: u64, chosen: Option<Family>) -> Scenario {
     let mut rng = Rng::new(seed, Stream::Scenario);
-    let family = rng.pick(&Family::ALL);
+    let drawn = rng.pick(&Family::DRAWN);
+    let family = match chosen {
+        Some(family) => family,
+        // Another stream: all other seeds have the scenarios that they would have without.
+        None if local::is_drawn(seed) => Family::LocalWire,
+        None => drawn,
+    };
     let features = family.features(&mut rng);
     let hosts = match family {
         Family::BusyHosts => 2,
@@ -26,12 +32,14 @@ pub(super) fn draw(seed: u64) -> Scenario {
         hosts,
         machines: match family {
             Family::SameMachine => (0..hosts).map(|host| host.saturating_sub(1)).collect(),
+            Family::LocalWire => local::draw_machines(&mut rng, hosts),
             _ => (0..hosts).collect(),
         },
         receive_buffer: match family {
             Family::SameMachine => rng.pick(&[8_000, 40_000, 400_000]),
             _ => 0,
         },
+        local: None,
         ipv6: rng.chance(0.4),
         links: draw_links(&mut rng, &features, hosts),
         most_losses: if features.pauses { 2 } else { 3 },
@@ -56,6 +64,9 @@ pub(super) fn draw(seed: u64) -> Scenario {
         features,
     };
     draw_sizes(&mut rng, &mut scenario);
+    if family == Family::LocalWire {
+        return local::draw_rest(&mut rng, scenario);
+    }
     if scenario.features.busy {
         return busy::draw_rest(&mut rng, scenario);
     }
@@ -125,7 +136,7 @@ fn draw_sizes(rng: &mut Rng, s: &mut Scenario) {
     }
 }
 
-fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
+pub(super) fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
     let pairs = match s.family {
         Family::ManyQps => rng.range(6..=10),
         Family::Datagrams | Family::Multicast => rng.range(0..=1),
@@ -137,6 +148,7 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
             Family::Unreliable if rng.chance(0.8) => QpType::Uc,
             // A full receiver blocks all packets of a host, and reliable ones would time out.
             Family::SameMachine => QpType::Uc,
+            Family::LocalWire => local::draw_kind(rng, s),
             Family::Xrc if rng.chance(0.8) => QpType::XrcInitiator,
             _ => rng.pick(&[
                 QpType::Rc,
@@ -154,6 +166,7 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
     }
     let datagrams = match s.family {
         Family::Datagrams | Family::Multicast | Family::SameMachine => rng.range(2..=6),
+        Family::LocalWire => rng.pick(&[0, 2, 3, 4]),
         _ if rng.chance(0.1) => 2,
         _ => 0,
     };
@@ -169,7 +182,10 @@ fn draw_queue_pairs(rng: &mut Rng, s: &mut Scenario) {
             false => Vec::new(),
         };
         s.datagrams.push(DatagramPlan {
-            general_services: index == 0 && rng.chance(0.3) && s.family != Family::SameMachine,
+            general_services: index == 0
+                && rng.chance(0.3)
+                && s.local.is_none()
+                && s.family != Family::SameMachine,
             end,
             groups,
         });
@@ -305,7 +321,7 @@ fn draw_icrc(rng: &mut Rng, s: &mut Scenario) {
     }
 }
 
-fn draw_disruptions(rng: &mut Rng, s: &mut Scenario) {
+pub(super) fn draw_disruptions(rng: &mut Rng, s: &mut Scenario) {
     let f = s.features.clone();
     let heal = s.heal.as_nanos();
     let qps = 2 * s.pairs.len() as u64;

@@ -1,6 +1,6 @@
 //! Families of scenarios. A family is the theme of a run.
 
-use super::Features;
+use super::{Features, local};
 use crate::rng::Rng;
 
 /// The theme of a run.
@@ -34,11 +34,18 @@ pub enum Family {
     FewRetries,
     SameMachine,
     BusyHosts,
+    /// Hosts of one machine that share memory.
+    LocalWire,
 }
 
 impl Family {
-    /// All families. Their order determines the scenario of each seed.
-    pub const ALL: [Family; 27] = [
+    /// Returns all families.
+    pub fn all() -> impl Iterator<Item = Family> {
+        Family::DRAWN.into_iter().chain([Family::LocalWire])
+    }
+
+    /// The families without shared memory. Their order determines the scenario of each seed.
+    pub(super) const DRAWN: [Family; 27] = [
         Family::Clean,
         Family::Lossy,
         Family::Disorder,
@@ -84,6 +91,9 @@ impl Family {
             f.notifications = rng.chance(0.3);
             return f;
         }
+        if self == Family::LocalWire {
+            return local::features(rng);
+        }
         for (feature, probability) in [
             (&mut f.loss, 0.5),
             (&mut f.duplicates, 0.3),
@@ -109,7 +119,8 @@ impl Family {
             | Family::ManyQps
             | Family::Xrc
             | Family::Datagrams
-            | Family::BusyHosts => {}
+            | Family::BusyHosts
+            | Family::LocalWire => {}
             Family::Unreliable => f.small_windows = false,
             Family::Lossy => f.loss = true,
             Family::Disorder => {

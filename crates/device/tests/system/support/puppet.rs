@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use ferroce_device::transport::{Arm, QpType};
+use ferroce_device::transport::{Arm, QpType, SendOp};
 use ferroce_testnet::{deadline, netdev, netfilter, role};
 
 use super::endpoint::Endpoint;
@@ -22,7 +22,12 @@ impl Puppet {
 
     /// Starts a process that has not opened a device yet.
     pub(crate) fn unopened() -> Stranger {
-        Stranger(role::start("support::puppet::role", "", None))
+        Puppet::unopened_as(None)
+    }
+
+    /// Starts one as another user and group.
+    pub(crate) fn unopened_as(user: Option<(u32, u32)>) -> Stranger {
+        Stranger(role::start("support::puppet::role", "", user))
     }
 
     pub(crate) fn connect(&mut self, to: &Introduction) {
@@ -179,6 +184,11 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
                 end.write(time, 0, length as u32);
                 end.succeed(1);
             }
+            done()
+        }
+        ("send", &[length]) => {
+            end.post(1, SendOp::Send { imm: None }, 0, length as u32);
+            end.succeed(1);
             done()
         }
         ("await", _) => await_completion(end),
