@@ -7,11 +7,10 @@ use std::sync::{Mutex, MutexGuard};
 
 use ferroce_control::{Handlers, handlers};
 use ferroce_roce::{Failure, QpEvent};
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::channel::Channel;
 use crate::directory::DeviceNumber;
 
 /// An asynchronous event of a device, in the order of `ibv_event_type`.
@@ -50,29 +49,39 @@ pub(crate) struct EventQueue {
     /// Number of the device.
     number: DeviceNumber,
     events: Mutex<VecDeque<AsyncEvent>>,
-    /// One record for each event in the queue.
-    channel: Channel,
-    /// The descriptor of the program: readable if the channel is, or a message about the link
-    /// has arrived.
+    /// An eventfd that counts the events in the queue. A pipe would take two descriptors, and a
+    /// process usually has 1024.
+    count: OwnedFd,
+    /// The descriptor of the program: readable if an event waits, or a message about the link
+    /// has arrived. Programs do not poll `count`, which would report `POLLOUT` all the time.
     program: OwnedFd,
     last_failure: Mutex<Option<Failure>>,
 }
 
 impl EventQueue {
     /// Creates an empty queue. `link` is readable when a message about the link has arrived.
+    ///
+    /// # Errors
+    /// `EMFILE` if the process has no free descriptors, or 500 queues of this link.
     pub(crate) fn new(number: DeviceNumber, link: BorrowedFd<'_>) -> io::Result<EventQueue> {
-        let channel = Channel::new()?;
         // Threads wait for `program`.
-        rustix::fs::fcntl_setfl(channel.fd(), OFlags::NONBLOCK)?;
+        let flags = EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let count = eventfd(0, flags)?;
         let program = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for fd in [channel.fd(), link] {
+        for fd in [count.as_fd(), link] {
             let data = epoll::EventData::new_u64(0);
-            epoll::add(&program, fd, data, epoll::EventFlags::IN)?;
+            let added = epoll::add(&program, fd, data, epoll::EventFlags::IN);
+            added.map_err(|error| match error {
+                // `link` is an epoll, too. The kernel refuses a file that is reached through
+                // more than 500 pairs of an epoll in an epoll.
+                Errno::INVAL => Errno::MFILE,
+                other => other,
+            })?;
         }
         Ok(EventQueue {
             number,
             events: Mutex::default(),
-            channel,
+            count,
             program,
             last_failure: Mutex::default(),
         })
@@ -93,9 +102,9 @@ impl EventQueue {
     pub(crate) fn take(&self, receive: impl Fn()) -> io::Result<AsyncEvent> {
         loop {
             receive();
-            match self.channel.take() {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            match rustix::io::read(&self.count, &mut [0; 8]) {
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error.into()),
                 Ok(_) => match lock(&self.events).pop_front() {
                     Some(event) => return Ok(event),
                     None => continue,
@@ -124,7 +133,8 @@ impl EventQueue {
     /// Adds an asynchronous event.
     pub(crate) fn post(&self, event: AsyncEvent) {
         lock(&self.events).push_back(event);
-        self.channel.put(1);
+        // Fails only if 2^64 - 2 events wait.
+        let _counted = rustix::io::write(&self.count, &1u64.to_ne_bytes());
     }
 }
 

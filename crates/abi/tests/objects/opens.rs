@@ -13,6 +13,17 @@ use crate::common::{errno, made, on_loopback, open, pages, refused};
 /// UCX's tests open a device so many times; a network namespace has 255 slots.
 const OPENS: usize = 300;
 
+/// The usual limit of open files (`ulimit -n`).
+const FILES: libc::rlim_t = 1024;
+
+/// Limits the number of this process's descriptors.
+unsafe fn limit_files(limit: libc::rlim_t) {
+    let mut now: libc::rlimit = crate::common::zeros();
+    assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut now), 0);
+    now.rlim_cur = limit.min(now.rlim_max);
+    assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &now), 0);
+}
+
 /// A context with a queue pair and what it needs.
 #[derive(Copy, Clone)]
 struct End {
@@ -81,6 +92,7 @@ fn slots() -> usize {
 fn three_hundred_contexts_share_the_slots_of_one() {
     let name = "opens::three_hundred_contexts_share_the_slots_of_one";
     on_loopback(name, |_ferroced| unsafe {
+        limit_files(FILES);
         let mut ends: Vec<End> = (0..OPENS).map(|_| End::open()).collect();
         assert!((1..=4).contains(&slots()), "{}", slots());
         for pair in ends.chunks(2) {
@@ -110,6 +122,20 @@ fn three_hundred_contexts_share_the_slots_of_one() {
         }
         ends.clear();
         deadline::until("all slots are free", || slots() == 0);
+    });
+}
+
+/// A process can open a link 500 times: docs/LIMITS.md says why.
+#[test]
+fn context_500_opens_and_the_next_is_refused_with_emfile() {
+    let name = "opens::context_500_opens_and_the_next_is_refused_with_emfile";
+    on_loopback(name, |_ferroced| unsafe {
+        limit_files(4 * FILES);
+        let devices = ibv_get_device_list(ptr::null_mut());
+        let opened: Vec<_> = (0..500).map(|_| made(ibv_open_device(*devices))).collect();
+        refused(ibv_open_device(*devices), libc::EMFILE);
+        assert_eq!(ibv_close_device(opened[250]), 0);
+        made(ibv_open_device(*devices));
     });
 }
 
