@@ -157,6 +157,10 @@ impl World {
         self.coverage.mark("send queue recovered");
         self.modify(qp, QpState::Rts)?;
         self.qps[qp].first_error = None;
+        // A send that failed while the queue was drained has ended the drain.
+        if self.qps[qp].drain == Drain::Drained {
+            self.qps[qp].drain = Drain::No;
+        }
         Ok(())
     }
 

@@ -354,7 +354,11 @@ impl World {
             .iter()
             .filter(|host| !host.is_dead && !host.serving)
         {
-            let mut ends = host.core().wire().local.ends();
+            let wire = host.core().wire();
+            if wire.budget == 0 {
+                continue; // the next turn finds that the channel is empty
+            }
+            let mut ends = wire.local.ends();
             let is_of_dead =
                 |peer: &Host, end: &Rc<SimEnd>| peer.is_dead && peer.slot == end.peer();
             if let Some(end) = ends.find(|end| self.hosts.iter().any(|peer| is_of_dead(peer, end)))
@@ -393,6 +397,12 @@ impl World {
         let engine = self.hosts[host].engine_mut();
         let set = engine.set_local_peer(qpn, slot, in_memory);
         set.map_err(|e| format!("set_local_peer: {e}"))?;
+        let ends = self.ends_of(host);
+        let mut to_peer = ends.iter().filter(|end| end.peer() == slot);
+        if to_peer.any(|end| end.channel.is_sabotaged.get() && !end.is_closed()) {
+            // The channel ends once this host notices.
+            self.qps[qp].cause.outage = true;
+        }
         if in_memory {
             self.coverage.mark(match self.qps[qp].kind {
                 QpType::Rc => "RC through memory",

@@ -66,6 +66,10 @@ pub(super) fn features(rng: &mut Rng) -> Features {
     ] {
         *feature = rng.chance(probability);
     }
+    if f.big {
+        // Without credits, more packets could wait for receives than a shard stores.
+        f.late_receives = false;
+    }
     if rng.chance(0.15) {
         f.teardown = true;
         f.reconnect = true;
