@@ -98,8 +98,13 @@ impl World {
         self.leave_groups(qp)?;
         let now = self.now;
         self.stopping = Some(qp);
-        let destroyed =
-            self.with_core(host, |core, observer| core.destroy_qp(now, observer, qpn))?;
+        let shares_memory = self.scenario.local.is_some();
+        let destroyed = self.with_core(host, |core, observer| {
+            if shares_memory {
+                core.wire_mut().budget = usize::MAX;
+            }
+            core.destroy_qp(now, observer, qpn)
+        })?;
         self.stopping = None;
         if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));
