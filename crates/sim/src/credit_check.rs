@@ -6,7 +6,7 @@
 use ferroce_shard::{Caller, packet_cost};
 use ferroce_wire::is_unreliable;
 
-use crate::network::InFlight;
+use crate::network::{INTRUDER, InFlight};
 use crate::world::{Check, World};
 
 /// Deviations of a slot's counts that have a cause.
@@ -47,7 +47,8 @@ fn cost(packet: &InFlight) -> u64 {
 
 fn is_paced(packet: &InFlight) -> bool {
     let flow = packet.path.flow;
-    is_unreliable(&packet.bytes) && flow.source == flow.destination && packet.flaw.is_none()
+    let here = flow.source == flow.destination && packet.from != INTRUDER;
+    is_unreliable(&packet.bytes) && here && packet.flaw.is_none()
 }
 
 impl World {

@@ -363,8 +363,11 @@ impl World {
             }
         }
         if let (Some(flaw), Received::Accepted) = (packet.flaw, result) {
-            let number = packet.number;
-            return Err(format!("host {host} accepted packet {number}: {flaw:?}"));
+            let (number, flow) = (packet.number, packet.path.flow);
+            return Err(format!(
+                "host {host} accepted packet {number} from {} to {}: {flaw:?}",
+                flow.source, flow.destination
+            ));
         }
         self.check_memory(host)?;
         let to = wire_check::destination(&packet.bytes)

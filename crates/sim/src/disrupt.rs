@@ -2,6 +2,7 @@
 //! outstanding.
 
 use ferroce_roce::{QpState, QpType, WcStatus};
+use ferroce_shard::Caller;
 
 use crate::event_queue::SimEvent;
 use crate::model::{Drain, End, RecvOwner};
@@ -92,14 +93,24 @@ impl World {
             return Ok(());
         }
         self.finish_sending(host)?;
+        // Packets that have arrived may fail the queue pair, which the oracle must see before.
+        while self.unread_of_others(host) > 0 {
+            self.turn(host, Caller::ProgressThread, usize::MAX)?;
+        }
+        self.finish_sending(host)?;
         self.take_completions(qp)?;
         self.trace
             .host(self.now, host, || format!("destroy qp {qpn:#x}"));
         self.leave_groups(qp)?;
         let now = self.now;
         self.stopping = Some(qp);
-        let destroyed =
-            self.with_core(host, |core, observer| core.destroy_qp(now, observer, qpn))?;
+        let shares_memory = self.scenario.local.is_some();
+        let destroyed = self.with_core(host, |core, observer| {
+            if shares_memory {
+                core.wire_mut().budget = usize::MAX;
+            }
+            core.destroy_qp(now, observer, qpn)
+        })?;
         self.stopping = None;
         if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));

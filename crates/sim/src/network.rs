@@ -16,6 +16,9 @@ use crate::rng::{Rng, Stream};
 /// The ECN bits of a packet that met congestion.
 const CONGESTION_EXPERIENCED: u8 = 3;
 
+/// The sender of packets that no host has sent.
+pub(crate) const INTRUDER: usize = usize::MAX;
+
 /// A packet in the network.
 #[derive(Clone, Debug)]
 pub(crate) struct InFlight {

@@ -23,7 +23,7 @@ use ferroce_roce::{Counters, Datagram, IpId, Path, RunLimits, Time};
 
 use crate::local::memory::CAPACITY;
 use crate::local::{SimEnd, SimProcess};
-use crate::network::{Flaw, InFlight};
+use crate::network::{Flaw, INTRUDER, InFlight};
 use crate::rng::{Rng, Stream};
 use crate::wire_check;
 
@@ -396,6 +396,8 @@ fn note_record(ends: &[Rc<SimEnd>], inbox: &mut Inbox, run: &IncomingRun<'_>) {
             let text = wire_check::describe(packet);
             inbox.violation = Some(format!("received a record that was not written: {text}"));
         }
+        // Every process of the machine that knows the Q_Key may send datagrams.
+        let may = datagram.source == datagram.destination && wire_check::is_datagram(packet);
         let flow = ferroce_wire::Flow {
             source: datagram.source,
             destination: datagram.destination,
@@ -403,11 +405,11 @@ fn note_record(ends: &[Rc<SimEnd>], inbox: &mut Inbox, run: &IncomingRun<'_>) {
         };
         inbox.undelivered.push_back(InFlight {
             number: 0,
-            from: usize::MAX,
+            from: INTRUDER,
             path: Path::new(flow, datagram.traffic_class, datagram.hop_limit),
             ip_id: 0,
             bytes: packet.into(),
-            flaw: hostile.then_some(Flaw::Forged),
+            flaw: (hostile && !may).then_some(Flaw::Forged),
             protected: false,
         });
     }

@@ -30,6 +30,12 @@ pub(crate) fn is_connected(bytes: &[u8]) -> bool {
     )
 }
 
+/// Returns true if a packet is a datagram of the partition of all hosts.
+pub(crate) fn is_datagram(bytes: &[u8]) -> bool {
+    let packet = Packet::parse(bytes);
+    packet.is_ok_and(|packet| packet.deth().is_some()) && bytes[2..4] == [0xff, 0xff]
+}
+
 /// Describes a packet for the log.
 pub(crate) fn describe(bytes: &[u8]) -> String {
     let packet = match Packet::parse(bytes) {
