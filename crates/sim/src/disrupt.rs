@@ -2,6 +2,7 @@
 //! outstanding.
 
 use ferroce_roce::{QpState, QpType, WcStatus};
+use ferroce_shard::Caller;
 
 use crate::event_queue::SimEvent;
 use crate::model::{Drain, End, RecvOwner};
@@ -90,6 +91,11 @@ impl World {
         let (host, qpn) = (self.qps[qp].host, self.qps[qp].qpn);
         if self.qps[qp].state.is_none() {
             return Ok(());
+        }
+        self.finish_sending(host)?;
+        // Packets that have arrived may fail the queue pair, which the oracle must see before.
+        while self.unread_of_others(host) > 0 {
+            self.turn(host, Caller::ProgressThread, usize::MAX)?;
         }
         self.finish_sending(host)?;
         self.take_completions(qp)?;

@@ -73,6 +73,8 @@ pub(super) fn features(rng: &mut Rng) -> Features {
     if rng.chance(0.15) {
         f.teardown = true;
         f.reconnect = true;
+        // A shared receive of deregistered memory would outlast its connection.
+        f.deregister = false;
     }
     f
 }
