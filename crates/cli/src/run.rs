@@ -19,10 +19,10 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use ferroce_control::path::{QUIET_VARIABLE, TYPE_VARIABLE};
-use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request};
+use ferroce_control::{Connection, Error, LinkConfig, LinkInfo, Request, wait_for};
 use ferroce_faults::Plan;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
@@ -377,14 +377,15 @@ fn start_guard(share: &Share) -> Result<()> {
     let (file, path) = share.hand_over()?;
     let pid = getpid().as_raw_nonzero().to_string();
     let values = [OsString::from(pid), path.into()];
-    let status = guard_command("--start-guard", &values)
+    let mut child = guard_command("--start-guard", &values)
         .stdin(file)
-        .status()?;
-    ensure!(
-        status.success(),
-        "the process that starts it ended: {status}"
-    );
-    Ok(())
+        .spawn()?;
+    match wait_for(&mut child)? {
+        Some(status) if !status.success() => {
+            bail!("the process that starts it ended: {status}");
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the command for a process with a share, which is its standard input.

@@ -59,6 +59,19 @@ fn program_has_no_child_that_it_did_not_start() {
     });
 }
 
+/// A parent that ignores SIGCHLD passes that on, and the kernel then keeps no status of children.
+#[test]
+fn program_runs_although_sigchld_is_ignored() {
+    isolated("program_runs_although_sigchld_is_ignored", || {
+        let ignore = "trap '' CHLD; exec \"$0\" run -- echo here";
+        let output = Command::new("sh").args(["-c", ignore, FERROCE]).output();
+        let output = output.expect("a shell");
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n");
+        nothing_is_left();
+    });
+}
+
 #[test]
 fn no_link_starts_no_ferroced() {
     isolated("no_link_starts_no_ferroced", || {

@@ -65,4 +65,4 @@ pub use protocol::{
 pub use resources::{Reporter, Resources};
 pub use signals::{Blocked, Handlers, block_all, catch_end, handlers};
 pub use socket_escrow::{SlotFds, SocketEscrow};
-pub use start::{find_or_start, start};
+pub use start::{find_or_start, start, wait_for};

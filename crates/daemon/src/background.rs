@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use ferroce_control::wait_for;
 
 use crate::log::Log;
 use crate::options::Options;
@@ -48,12 +49,13 @@ pub(crate) fn start(options: &Options) -> Result<()> {
     if message == READY {
         return Ok(());
     }
-    let status = child.wait()?;
-    if status.code() == Some(1) {
+    match wait_for(&mut child)? {
+        Some(status) if status.code() != Some(1) => {
+            bail!("the process in the background ended: {status}");
+        }
         // The process has printed its error.
-        std::process::exit(1);
+        _ => std::process::exit(1),
     }
-    bail!("the process in the background ended: {status}");
 }
 
 /// Leaves the session and the working directory of the process that started this one.
