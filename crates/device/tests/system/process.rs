@@ -49,6 +49,31 @@ fn parent_works_while_children_run_and_end() {
     );
 }
 
+/// A child has the queues of its parent, but not the memory that programs of the host share.
+#[test]
+fn child_that_polls_finds_nothing() {
+    on_loopback("process::child_that_polls_finds_nothing", |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        works(&ours, &mut theirs, 1);
+        // SAFETY: the child only polls and ends. A poll waits for no lock, and finds nothing.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let found: usize = (0..100).map(|_| ours.cq.poll(1, |_| ())).sum();
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(7 + i32::from(found > 0)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(
+            (waited, status),
+            (child, 7 << 8),
+            "an exit status, no signal"
+        );
+        works(&ours, &mut theirs, 2);
+    });
+}
+
 #[test]
 fn child_that_closes_a_device_leaves_the_parents_open() {
     let name = "process::child_that_closes_a_device_leaves_the_parents_open";

@@ -165,12 +165,12 @@ impl Wire for HostWire {
 
     #[inline]
     fn is_memory_busy(&self) -> bool {
-        self.is_busy
+        self.is_busy && self.process.is_current()
     }
 
     #[inline]
     fn has_packet_in_memory(&self) -> bool {
-        self.channels.has_packet()
+        self.process.is_current() && self.channels.has_packet()
     }
 
     fn properties(&self) -> Properties {
