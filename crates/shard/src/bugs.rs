@@ -22,6 +22,8 @@ pub enum Bug {
     SkipArrivedPackets,
     /// A run that waited for room in the socket is charged to the receiver twice.
     ChargeTwice,
+    /// A run that the wire has dropped stays charged to the receiver.
+    ForgetRefund,
     /// The receiver counts each unreliable packet twice.
     CreditTwice,
     /// A packet without a receive is overtaken by later packets of its queue pair.
@@ -48,6 +50,7 @@ impl Bug {
         Bug::ForgetWaitingPosts,
         Bug::SkipArrivedPackets,
         Bug::ChargeTwice,
+        Bug::ForgetRefund,
         Bug::CreditTwice,
         Bug::OvertakeUnmatched,
         Bug::KeepUnmatched,

@@ -156,6 +156,17 @@ pub(crate) struct Charge {
     cost: u64,
 }
 
+/// The answer to a run that wants to be sent.
+#[derive(Debug, Copy, Clone, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// The receiver has no room.
+    MustWait,
+    /// The receiver has room, and the run takes some of it.
+    Charged,
+    /// The receiver counts nothing: its slot has no owner, or that owner sets no limit.
+    Unlimited,
+}
+
 impl Charge {
     /// Returns the charge for a run of `bytes`; none if the run needs no credit.
     pub(crate) fn of(run: &Run, bytes: &[u8]) -> Option<Charge> {
@@ -191,28 +202,30 @@ impl<P: AsRef<CreditPage>> SendCredits<P> {
         }
     }
 
-    /// Takes the room that a run needs at its receiver. Returns false if the run must wait.
-    pub(crate) fn admit(&mut self, charge: Charge, now: Time) -> bool {
+    /// Takes the room that a run needs at its receiver.
+    pub(crate) fn admit(&mut self, charge: Charge, now: Time) -> Admission {
         let Charge { slot, cost } = charge;
         let entry = self.page.as_ref().entry(slot);
         let limit = entry.limit.load(Ordering::Relaxed);
         if limit == 0 {
-            return true;
+            return Admission::Unlimited;
         }
         let taken = entry.taken.load(Ordering::Relaxed);
         let put = entry.put.load(Ordering::Relaxed);
         let outstanding = put.wrapping_sub(taken) as i64;
         let room = outstanding <= 0 || outstanding as u64 + cost <= limit;
         if !room && self.given_up != Some((slot, taken)) && !self.give_up(slot, taken, now) {
-            return false;
+            return Admission::MustWait;
         }
         self.waiting = None;
         let entry = self.page.as_ref().entry(slot);
         entry.put.fetch_add(cost, Ordering::Relaxed);
-        true
+        Admission::Charged
     }
 
-    /// Gives back the room of a run that the wire has dropped: its receiver never takes it out.
+    /// Gives back the room of a charged run that the wire has dropped: its receiver never takes it
+    /// out. If the slot has another owner by now, that owner has some room more until its sockets are
+    /// empty.
     #[cold]
     pub(crate) fn refund(&mut self, charge: Charge) {
         let entry = self.page.as_ref().entry(charge.slot);
@@ -260,9 +273,10 @@ mod tests {
         (receive, SendCredits::new(page))
     }
 
+    /// Returns true if a run is admitted, and charged.
     fn admit(send: &mut SendCredits<Arc<CreditPage>>, cost: u64, at_ms: u64) -> bool {
         let now = Time::from_nanos(at_ms * 1_000_000);
-        send.admit(Charge { slot: SLOT, cost }, now)
+        send.admit(Charge { slot: SLOT, cost }, now) == Admission::Charged
     }
 
     #[test]
@@ -332,7 +346,7 @@ mod tests {
             slot: 9,
             cost: 1 << 40,
         };
-        assert!(send.admit(charge, Time::ZERO));
-        assert!(send.admit(charge, Time::ZERO));
+        assert_eq!(send.admit(charge, Time::ZERO), Admission::Unlimited);
+        assert_eq!(send.admit(charge, Time::ZERO), Admission::Unlimited);
     }
 }

@@ -8,7 +8,7 @@ use ferroce_wire::is_unreliable;
 
 use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
-use crate::credits::{CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
+use crate::credits::{Admission, CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
 use crate::faults::{Faults, Inbound, Outbound};
 use crate::process::Process;
 
@@ -47,10 +47,10 @@ struct WaitingRun {
     path: Path,
     segment: usize,
     bytes: Box<[u8]>,
-    /// The charge of the run.
-    whole: Option<Charge>,
     /// The charge that the receiver has no room for yet.
     charge: Option<Charge>,
+    /// The charge that the receiver has counted.
+    charged: Option<Charge>,
     /// Begin of the wait.
     since: Time,
 }
@@ -88,6 +88,7 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
     }
 
     /// Returns true while runs wait for room, in the socket or at a receiver.
+    #[inline]
     pub fn is_blocked(&self) -> bool {
         !self.outbox.waiting.is_empty()
     }
@@ -234,12 +235,12 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
         bytes: &[u8],
         mut charge: Option<Charge>,
     ) {
-        let whole = charge;
+        let mut charged = None;
         let first = self.waiting.is_empty() || self.injected.has(Bug::OvertakeWaitingRun);
-        if first && self.admit(now, &mut charge) {
+        if first && self.admit(now, &mut charge, &mut charged) {
             match try_send(sender, path, segment, bytes) {
                 Attempt::Sent => return,
-                Attempt::Lost => return self.refund(whole),
+                Attempt::Lost => return self.refund(charged),
                 Attempt::NoRoom => {}
             }
         }
@@ -250,33 +251,47 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
             path: *path,
             segment,
             bytes: bytes.into(),
-            whole,
             charge,
+            charged,
             since: now,
         });
     }
 
     /// Gives back the room of a run that is lost.
     fn refund(&mut self, charge: Option<Charge>) {
-        if let Some(charge) = charge {
+        if let Some(charge) = charge
+            && !self.injected.has(Bug::ForgetRefund)
+        {
             self.credits.refund(charge);
         }
     }
 
     /// Returns true if the receiver has room for a charge. Clears the charge then, so that a
     /// run that has to wait for the socket is charged once.
-    fn admit(&mut self, now: Time, charge: &mut Option<Charge>) -> bool {
-        let admitted = charge.is_none_or(|charge| self.credits.admit(charge, now));
-        if admitted && !self.injected.has(Bug::ChargeTwice) {
+    fn admit(
+        &mut self,
+        now: Time,
+        charge: &mut Option<Charge>,
+        charged: &mut Option<Charge>,
+    ) -> bool {
+        let Some(wanted) = *charge else {
+            return true;
+        };
+        match self.credits.admit(wanted, now) {
+            Admission::MustWait => return false,
+            Admission::Charged => *charged = Some(wanted),
+            Admission::Unlimited => {}
+        }
+        if !self.injected.has(Bug::ChargeTwice) {
             *charge = None;
         }
-        admitted
+        true
     }
 
     /// Sends waiting runs in order. Returns false if one still finds no room.
     fn send_waiting(&mut self, now: Time, sender: &mut impl WireSender) -> bool {
         while let Some(mut run) = self.waiting.pop_front() {
-            let admitted = self.admit(now, &mut run.charge);
+            let admitted = self.admit(now, &mut run.charge, &mut run.charged);
             let attempt = match admitted {
                 true => try_send(sender, &run.path, run.segment, &run.bytes),
                 false => Attempt::NoRoom,
@@ -292,7 +307,7 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
                     return false;
                 }
             }
-            self.refund(run.whole);
+            self.refund(run.charged);
         }
         true
     }

@@ -10,12 +10,15 @@ use ferroce_sim::{Bug, Family, Options, Outcome, run_seeds};
 
 /// Seeds within which a bug must be found.
 const BUDGET: u64 = 400;
+const FORGET_REFUND: Bug = Bug::Shard(ferroce_shard::Bug::ForgetRefund);
 /// Bugs that few scenarios reveal, and the seeds within which each must be found.
 const RARE: &[(Bug, u64)] = &[
     (Bug::Engine(ferroce_roce::Bug::SkipRemoteInvalidate), 800),
     (Bug::Engine(ferroce_roce::Bug::ProbeUnseenReadInPart), 2000),
     // Needs a full socket buffer while a datagram goes to the same machine.
     (Bug::Shard(ferroce_shard::Bug::ChargeTwice), 1000),
+    // Needs many datagrams to a process that has ended, and others that wait behind them.
+    (FORGET_REFUND, 3000),
     // Needs busy hosts, one of them stopped until an ACK timeout, and READs.
     (
         Bug::Engine(ferroce_roce::Bug::ForgetWindowBehindReadDepth),
@@ -55,8 +58,8 @@ fn first_failure(bug: Bug, budget: u64) -> Option<Outcome> {
     let found: Mutex<Option<Outcome>> = Mutex::new(None);
     let options = Options {
         bug: Some(bug),
-        // Other families have no local wire.
-        family: matches!(bug, Bug::Wire(_)).then_some(Family::LocalWire),
+        // Other families have no local wire, and no wire that drops runs.
+        family: (matches!(bug, Bug::Wire(_)) || bug == FORGET_REFUND).then_some(Family::LocalWire),
     };
     run_seeds(0, 2, options, |outcome| {
         let mut found = found.lock().unwrap();
