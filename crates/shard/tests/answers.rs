@@ -1,4 +1,4 @@
-//! The order in which a request and the answer to it complete.
+//! The order in which a request and the answer to it complete, and the ACK that may wait.
 
 #[path = "support/connection.rs"]
 #[allow(dead_code)] // other tests use the rest
@@ -42,5 +42,23 @@ fn request_completes_before_its_answer() {
             [(WcOpcode::Send, 1), (WcOpcode::Recv, 2)],
             "{caller:?}"
         );
+    }
+}
+
+/// A program that posts before it polls again does not wait for the ACK behind a message.
+#[test]
+fn acks_wait_while_the_program_posts_before_it_polls() {
+    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
+    end.connect(end.qpn, HERE, HERE);
+    end.post_write(Time::ZERO, 0);
+    end.turn(Time::ZERO, Caller::Poller);
+    // This WRITE waits for the ACK of the first one, which is deferred, until the next poll.
+    end.post_write(Time::ZERO, 1);
+    end.turn(Time::ZERO, Caller::Poller);
+    end.turn(Time::ZERO, Caller::Poller);
+    for wr_id in 2..=12 {
+        end.post_write(Time::ZERO, wr_id);
+        end.turn(Time::ZERO, Caller::Poller);
+        assert_eq!(end.core.held_packets(), 1, "WRITE {wr_id}");
     }
 }
