@@ -36,8 +36,12 @@ use crate::streams::{Observer, Segment};
 const QUIET_POLLS: u32 = 8;
 
 /// Polls of memory in a row that do not read the clock. Such a poll takes 20 to 30 ns, and reading the
-/// clock 40. So timers, sockets and the progress thread see a poller less than a microsecond late.
+/// clock 40. So timers, sockets and the progress thread see a program that only polls less than a
+/// microsecond late.
 const UNTIMED_POLLS: u32 = 16;
+/// Time between two polls that read the clock, from which on all do. The program does other work
+/// between its polls, and the progress thread must see each of them.
+const SPARSE_POLLS_NS: u64 = 4_000;
 
 /// Time of a turn with few packets.
 const TURN_NS: u64 = 3_000;
@@ -422,10 +426,20 @@ impl Shard {
     /// is not the program's only one does a turn for few polls while no packet arrives. Returns the
     /// number of datagrams received.
     pub(crate) fn poll(&self, is_only: bool) -> usize {
-        if self.is_stopped() || is_only && self.is_memory_quiet() {
+        if self.is_stopped() {
             return 0;
         }
+        let mut held = None;
+        if is_only && !self.is_taken_over() {
+            held = self.try_lock();
+            if self.is_memory_quiet(held.as_deref()) {
+                return 0;
+            }
+        }
         let now = clock::now();
+        if !self.polls.within(now, SPARSE_POLLS_NS) {
+            self.untimed_polls.store(UNTIMED_POLLS, Ordering::Relaxed);
+        }
         self.polls.note(now);
         let quiet = self.quiet_polls.load(Ordering::Relaxed).wrapping_add(1);
         self.quiet_polls.store(quiet, Ordering::Relaxed);
@@ -435,32 +449,31 @@ impl Shard {
         if skips || is_served {
             return 0;
         }
-        let mut total = 0;
-        if let Some(core) = self.try_lock()
-            && !core.is_quiet(now)
-        {
-            self.polling.store(true, Ordering::Relaxed);
-            self.polls.begin_call();
-            let (core, received, end) = self.turn(core, now, Caller::Poller);
-            total = received;
-            if received > 0 {
-                self.quiet_polls.store(0, Ordering::Relaxed);
-            }
-            self.wake_for_deadline(&core, now);
-            self.polling.store(false, Ordering::Relaxed);
-            drop(core);
-            self.polls.end_call(now, end);
+        let Some(core) = held
+            .or_else(|| self.try_lock())
+            .filter(|core| !core.is_quiet(now))
+        else {
+            return 0;
+        };
+        self.polling.store(true, Ordering::Relaxed);
+        self.polls.begin_call();
+        let (core, received, end) = self.turn(core, now, Caller::Poller);
+        if received > 0 {
+            self.quiet_polls.store(0, Ordering::Relaxed);
         }
-        total
+        self.wake_for_deadline(&core, now);
+        self.polling.store(false, Ordering::Relaxed);
+        drop(core);
+        self.polls.end_call(now, end);
+        received
     }
 
     /// Returns true for most polls of a program that receives through memory, if no packet waits there.
+    /// `core` is none if another thread holds the lock.
     #[inline]
-    fn is_memory_quiet(&self) -> bool {
+    fn is_memory_quiet(&self, core: Option<&Core>) -> bool {
         let polls = self.untimed_polls.load(Ordering::Relaxed);
-        let is_quiet = polls < UNTIMED_POLLS
-            && !self.is_taken_over()
-            && self.try_lock().is_some_and(|core| core.is_memory_quiet());
+        let is_quiet = polls < UNTIMED_POLLS && core.is_some_and(Core::is_memory_quiet);
         let polls = if is_quiet { polls + 1 } else { 0 };
         self.untimed_polls.store(polls, Ordering::Relaxed);
         is_quiet

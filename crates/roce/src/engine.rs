@@ -458,6 +458,7 @@ impl Engine {
     }
 
     /// Returns the time of the next call of [`handle_timeout`](Engine::handle_timeout).
+    #[inline]
     pub fn next_timeout(&self) -> Option<Time> {
         self.cx.timers.next()
     }

@@ -12,6 +12,8 @@ use crate::time::{Deadline, Time};
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     queue: BTreeSet<(Time, u32)>,
+    /// The time of the first entry. Each turn asks for it several times.
+    first: Deadline,
 }
 
 /// The time of a queue pair's entry in the timer queue.
@@ -31,11 +33,13 @@ impl Timers {
         }
         slot.queued = Deadline::at(deadline);
         self.queue.insert((deadline, qpn));
+        self.note_first();
     }
 
     /// Returns the time of the first entry.
+    #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
-        self.queue.first().map(|&(time, _)| time)
+        self.first.get()
     }
 
     /// Removes and returns the first entry if it has expired.
@@ -43,7 +47,14 @@ impl Timers {
         if self.next()? > now {
             return None;
         }
-        self.queue.pop_first()
+        let popped = self.queue.pop_first();
+        self.note_first();
+        popped
+    }
+
+    fn note_first(&mut self) {
+        let first = self.queue.first();
+        self.first = first.map_or(Deadline::NONE, |&(time, _)| Deadline::at(time));
     }
 }
 

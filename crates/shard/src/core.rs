@@ -523,17 +523,20 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
 
     /// Returns true if ACKs for received datagrams, or posted work requests, have not been
     /// sent.
+    #[inline]
     pub fn has_deferred(&self) -> bool {
         self.ack_deferred || self.posts_wait
     }
 
     /// Returns true while runs wait for room, in the socket or at a receiver.
+    #[inline]
     pub fn is_blocked(&self) -> bool {
         let transmitter = self.transmitter.as_ref();
         transmitter.is_some_and(|transmitter| transmitter.is_blocked())
     }
 
     /// Returns true while unreliable packets wait for a receive.
+    #[inline]
     pub fn has_unmatched(&self) -> bool {
         !self.unmatched.is_empty()
     }
@@ -544,6 +547,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     }
 
     /// Returns true if neither a packet nor an ACK is waiting here.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         !self.is_blocked()
             && !self.has_unmatched()
@@ -595,10 +599,14 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     }
 
     /// Passes decisions that belong to no received packet to the process.
+    #[inline]
     fn observe_decisions(&mut self, process: &mut impl Process) {
-        if self.engine.decisions().is_empty() {
-            return;
+        if !self.engine.decisions().is_empty() {
+            self.pass_decisions(process);
         }
+    }
+
+    fn pass_decisions(&mut self, process: &mut impl Process) {
         match process.observes() {
             true => process.decided(self.engine.decisions()),
             // The observer has gone.
