@@ -10,7 +10,8 @@ use crate::scenario::Disruption;
 use crate::world::{Check, World};
 use crate::zone::Purpose;
 
-/// A stop after which runs through memory were given up.
+/// A stop after which queue pairs may have used up their retries. Runs to the stopped host wait for
+/// room in memory until they are given up after 20 ms, and runs to other hosts wait behind them.
 const LONG_STOP_NS: u64 = 10_000_000;
 
 impl World {

@@ -44,6 +44,7 @@ mod bug;
 mod completions;
 mod coverage;
 mod credit_check;
+mod delivery;
 mod device;
 mod disrupt;
 mod event_queue;

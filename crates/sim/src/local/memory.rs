@@ -41,8 +41,7 @@ impl SimProcess {
         self.is_dead.get()
     }
 
-    /// Counts an access. Returns the number of accesses since the process was doomed, if it dies
-    /// now.
+    /// Counts an access. Returns true if the process dies at this one.
     fn access(&self) -> bool {
         match self.left.get() {
             Some(0) if !self.is_dead.get() => {
