@@ -222,7 +222,7 @@ impl Server {
     pub(crate) fn speak(&mut self) {
         loop {
             while let Some(output) = self.connections.next_output() {
-                self.put_out(output);
+                self.carry_out(output);
             }
             let Some((ifindex, mad)) = self.local_mads.pop_front() else {
                 return;
@@ -232,7 +232,8 @@ impl Server {
         }
     }
 
-    fn put_out(&mut self, output: Output) {
+    /// Sends a message, or tells a program of an event.
+    fn carry_out(&mut self, output: Output) {
         match output {
             Output::Send {
                 link,
@@ -253,7 +254,8 @@ impl Server {
     /// Sends a MAD. `fate` tells captures what a fault did to it.
     ///
     /// A MAD to a link of this host stays in this process if both links carry packets of
-    /// programs through shared memory: a UDP packet through the kernel's loopback takes 10 us.
+    /// programs through shared memory: a UDP packet through the kernel's loopback takes 10 us. The
+    /// loop that carries out the outputs delivers it after them.
     pub(crate) fn send_mad(&mut self, index: u32, netdev: u32, transmit: &Transmit, fate: &str) {
         let local = self.links.local_netdev(index, netdev, transmit.address);
         let result = match local {

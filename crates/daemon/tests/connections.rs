@@ -7,10 +7,10 @@ use std::net::UdpSocket;
 use common::cable::{Cable, HERE, THERE};
 use common::holder::Holder;
 use common::program::{CmClient, Program, request};
-use common::{Ferroced, add, counter, delete};
+use common::{Ferroced, add, counter, delete, set_local};
 use ferroce_cm::message::Message;
 use ferroce_cm::{Closed, Event, Mad, PrivateData, Reason};
-use ferroce_control::{CmCall, CmId, Request};
+use ferroce_control::{CmCall, CmId};
 use ferroce_testnet::{deadline, isolated, role};
 use ferroce_wire::{Flow, Packet, icrc};
 
@@ -97,26 +97,10 @@ fn messages_to_this_machine_do_not_leave_ferroced() {
         assert_eq!(datagrams(), before);
         let local = common::link("rxe0").local;
         assert!(local, "the default of the option");
-        common::connect().perform(&wire_only("rxe0")).unwrap();
+        set_local("rxe0", false);
         connect_and_disconnect(&mut one, &mut two, LOOP, "0.0.0.0");
         assert_eq!(datagrams(), before + 5, "the option is off");
     });
-}
-
-/// Returns the request that turns the option `local` of a link off.
-fn wire_only(name: &str) -> Request {
-    Request::LinkSet {
-        name: name.into(),
-        rename: None,
-        mtu: None,
-        crc: None,
-        lids: None,
-        patience: None,
-        speed: None,
-        local: Some(false),
-        strict: None,
-        profile: None,
-    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::os::fd::OwnedFd;
 
 use common::holder::Holder;
-use common::{Ferroced, add, connect};
+use common::{Ferroced, add, connect, set_local};
 use ferroce_control::{Connection, Error, Reply, Request, packet, protocol};
 use ferroce_net::local::{End, Readiness, Side};
 use ferroce_testnet::{deadline, isolated, isolated_as_root};
@@ -129,21 +129,9 @@ fn link_option_forbids_channels() {
         add("rxe0", "lo").unwrap();
         let (mut one, mut other) = (connect(), connect());
         let slots = (attach(&mut one), attach(&mut other));
-        let set = |local| Request::LinkSet {
-            name: "rxe0".into(),
-            rename: None,
-            mtu: None,
-            crc: None,
-            lids: None,
-            patience: None,
-            speed: None,
-            local: Some(local),
-            strict: None,
-            profile: None,
-        };
-        connect().perform(&set(false)).unwrap();
+        set_local("rxe0", false);
         assert_eq!(refused(&mut one, slots.0, slots.1), libc::EOPNOTSUPP);
-        connect().perform(&set(true)).unwrap();
+        set_local("rxe0", true);
         introduce(&mut one, slots.0, slots.1).unwrap();
     });
 }

@@ -113,6 +113,23 @@ pub(crate) fn add_of(kind: &str, name: &str, netdev: &str) -> Result<(), Error> 
     }))
 }
 
+/// Turns the option `local` of a link on or off.
+pub(crate) fn set_local(name: &str, on: bool) {
+    let request = Request::LinkSet {
+        name: name.into(),
+        rename: None,
+        mtu: None,
+        crc: None,
+        lids: None,
+        patience: None,
+        speed: None,
+        local: Some(on),
+        strict: None,
+        profile: None,
+    };
+    connect().perform(&request).unwrap();
+}
+
 pub(crate) fn delete(name: &str, force: bool) -> Result<(), Error> {
     connect().perform(&Request::LinkDelete {
         name: name.into(),
