@@ -33,10 +33,13 @@ const PROGRAMS: [&str; 12] = [
     "fi_pingpong",
     "iperf3",
 ];
-const LIBRARIES: [&str; 4] = [
+/// Ferroce's libraries, by every name that programs ask for. NCCL opens `libibverbs.so`.
+const LIBRARIES: [&str; 6] = [
     "libferroce.so",
     "libferroce-preload.so",
+    "libibverbs.so",
     "libibverbs.so.1",
+    "librdmacm.so",
     "librdmacm.so.1",
 ];
 /// Libraries of glibc, which must be those of the machine, as its loader is.

@@ -49,7 +49,7 @@ pub(crate) enum Command {
     ///
     /// Builds the programs for users first, and the library that replaces
     /// libibverbs and librdmacm. Then it builds each tool by itself, because the
-    /// simulator enables the RoCE engine's feature `bugs`, and cargo gives packages
+    /// simulator enables the feature `bugs`, and cargo gives packages
     /// that are built together one set of features.
     #[command(after_help = "\
 EXAMPLES
@@ -64,7 +64,7 @@ EXAMPLES
     /// Check formatting, lints, source rules and documentation.
     ///
     /// Changes no file. Runs rustfmt and clippy with every warning an error,
-    /// also for the RoCE engine without injected bugs and for the wire formats
+    /// also without injected bugs and for the wire formats
     /// without the standard library. Checks the project's source rules: no unsafe
     /// code in the protocol crates, no file of 800 lines, no absolute path of a
     /// developer's machine, no injected bugs outside the simulator. Checks licences,
@@ -80,9 +80,9 @@ EXAMPLES
 
     /// Run all tests.
     ///
-    /// Tests the whole workspace, then the RoCE engine again by itself: in the
-    /// workspace its injected bugs are compiled in (and switched off), and by
-    /// itself it is tested as users get it.
+    /// Tests the whole workspace, then the RoCE engine, the shard and the wires again
+    /// by themselves: in the workspace their injected bugs are compiled in (and
+    /// switched off), and by themselves they are tested as users get them.
     ///
     /// Some tests need headers and programs of the distribution. As root, this
     /// command installs missing packages with apt-get; otherwise it names them.

@@ -163,7 +163,7 @@ fn bugs_stay_in_the_simulator(files: &[File]) -> Vec<String> {
         .iter()
         .filter(|f| f.path.ends_with("Cargo.toml") && !MAY.contains(&f.path.as_str()))
         .filter(|f| f.text.contains("\"bugs\"") || f.text.contains("/bugs\""))
-        .map(|f| format!("{}: enables the feature `bugs` of the RoCE engine", f.path))
+        .map(|f| format!("{}: enables the feature `bugs`", f.path))
         .collect()
 }
 

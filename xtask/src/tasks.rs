@@ -45,10 +45,11 @@ pub(crate) fn test() -> Result<()> {
     step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
     step(
-        "Test the RoCE engine and the shard without injected bugs",
+        "Test the RoCE engine, the shard and the wires without injected bugs",
         || {
-            let packages = ["--package", "ferroce-roce", "--package", "ferroce-shard"];
-            cargo(&[&["test"], &packages[..]].concat())
+            let names = ["ferroce-roce", "ferroce-shard", "ferroce-net"];
+            let packages = names.iter().flat_map(|name| ["--package", name]);
+            cargo(&["test"].into_iter().chain(packages).collect::<Vec<_>>())
         },
     )?;
     step(
