@@ -50,7 +50,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 ) -> *mut ibv_comp_channel {
     provoke!("ibv_create_comp_channel" => null);
     let owner = context!(context, "ibv_create_comp_channel: the context is NULL" => null);
-    made(context, owner.device.create_channel())
+    into_c_channel(context, owner.device.create_channel())
 }
 
 /// Creates a completion channel for a queue of an id. Most programs never use it.
@@ -60,10 +60,11 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 pub(crate) unsafe fn create_channel_of_id(context: *mut ibv_context) -> *mut ibv_comp_channel {
     provoke!("ibv_create_comp_channel" => null);
     let owner = context!(context, "rdma_create_qp: the context is NULL" => null);
-    made(context, owner.device.create_lazy_channel())
+    into_c_channel(context, owner.device.create_lazy_channel())
 }
 
-fn made(
+/// Returns the C object of a new channel; sets `errno` if there is none.
+fn into_c_channel(
     context: *mut ibv_context,
     channel: Result<Arc<CompletionChannel>, ferroce_device::Error>,
 ) -> *mut ibv_comp_channel {
