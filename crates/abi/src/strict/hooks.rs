@@ -43,6 +43,45 @@ pub(crate) struct Post<'a> {
     pub(crate) sges: &'a [Sge],
 }
 
+/// The operations that the checks treat alike.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Group {
+    /// Operations that send the buffers of the gather list.
+    Message,
+    /// Atomics that return the value before.
+    Atomic,
+    /// Flushes and atomic writes, which rxe has and most adapters do not.
+    Persistent,
+    Other,
+}
+
+/// The parts of an operation that the checks look at.
+struct Traits {
+    group: Group,
+    /// The address of an atomic access.
+    atomic_at: Option<u64>,
+}
+
+impl Post<'_> {
+    fn traits(&self) -> Traits {
+        let (group, atomic_at) = match self.op {
+            Some(SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. }) => {
+                (Group::Message, None)
+            }
+            Some(
+                SendOp::CompareSwap { remote_addr, .. } | SendOp::FetchAdd { remote_addr, .. },
+            ) => (Group::Atomic, Some(*remote_addr)),
+            Some(SendOp::AtomicWrite { remote_addr, .. }) => {
+                (Group::Persistent, Some(*remote_addr))
+            }
+            Some(SendOp::Flush { .. }) => (Group::Persistent, None),
+            Some(SendOp::Read { .. } | SendOp::LocalInvalidate { .. } | SendOp::BindMw(_))
+            | None => (Group::Other, None),
+        };
+        Traits { group, atomic_at }
+    }
+}
+
 impl Watched {
     /// Returns the queue pair of an object.
     pub(crate) fn of(object: &QpObject) -> Watched {
@@ -106,17 +145,11 @@ impl Watched {
         };
         let limits = profile.limits();
         for send in sends {
-            let why = match send.op {
-                Some(SendOp::Flush { .. } | SendOp::AtomicWrite { .. })
-                    if !limits.has_persistent_ops =>
-                {
+            let why = match send.traits().group {
+                Group::Persistent if !limits.has_persistent_ops => {
                     "neither flushes nor atomic writes"
                 }
-                Some(SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. })
-                    if !limits.has_atomics =>
-                {
-                    "no atomics"
-                }
+                Group::Atomic if !limits.has_atomics => "no atomics",
                 _ if profile.must_signal() && !self.signals(&ledger(), send) => {
                     "no sends without IBV_SEND_SIGNALED"
                 }
@@ -130,14 +163,7 @@ impl Watched {
     }
 
     fn check_send(&self, verb: &str, ledger: &Ledger, send: &Post<'_>) -> Result<(), c_int> {
-        let atomic = match send.op {
-            Some(
-                SendOp::CompareSwap { remote_addr, .. }
-                | SendOp::FetchAdd { remote_addr, .. }
-                | SendOp::AtomicWrite { remote_addr, .. },
-            ) => check_atomic(*remote_addr),
-            _ => None,
-        };
+        let atomic = send.traits().atomic_at.and_then(check_atomic);
         self.settings.report(verb, libc::EINVAL, atomic)?;
         let finding = ledger.check_send(self.id, self.signals(ledger, send));
         self.settings.report(verb, libc::ENOMEM, finding)
@@ -149,10 +175,7 @@ impl Watched {
     }
 
     fn sent(&self, ledger: &Ledger, send: &Post<'_>) -> Sent {
-        let reads = matches!(
-            send.op,
-            Some(SendOp::Send { .. } | SendOp::SendInvalidate { .. } | SendOp::Write { .. })
-        );
+        let reads = send.traits().group == Group::Message;
         Sent {
             wr_id: send.wr_id,
             signaled: self.signals(ledger, send),

@@ -132,8 +132,17 @@ impl Qp {
                 (Opcode::SendSolicitedInvalidate, None)
             }
             SendOp::SendInvalidate { .. } => (Opcode::SendInvalidate, None),
-            _ if wqe.flags.contains(SendFlags::SOLICITED) => (Opcode::SendSolicited, None),
-            _ => (Opcode::Send, None),
+            SendOp::Send { .. } if wqe.flags.contains(SendFlags::SOLICITED) => {
+                (Opcode::SendSolicited, None)
+            }
+            SendOp::Send { .. } => (Opcode::Send, None),
+            // A post of these is refused.
+            SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::LocalInvalidate { .. }
+            | SendOp::BindMw(_) => return false,
         };
         let invalidate = match wqe.op {
             SendOp::SendInvalidate { rkey } => rkey,
