@@ -112,7 +112,8 @@ fn man_pages_and_completions_are_written() {
     let page = read("man/man1/ferroce.1");
     let help = ok("ferroce --help");
     for command in [
-        "config", "doctor", "gids", "link", "ping", "run", "shell", "stat",
+        "capture", "config", "demo", "devinfo", "doctor", "explain", "gids", "link", "ping",
+        "resource", "run", "shell", "stat", "top",
     ] {
         assert!(
             help.contains(&format!("\n  {command} ")),

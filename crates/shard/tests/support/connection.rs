@@ -19,8 +19,9 @@ const BASE: u64 = 0x10_0000;
 const SIZE: usize = 256 << 10;
 /// Virtual time of one step.
 const STEP_NS: u64 = 10_000;
-/// Most steps until the WRITE must have completed.
-const STEPS: u64 = 100_000;
+/// Most steps until the WRITE must have completed: ten seconds. A wire may drop the same packet
+/// several times, and each ACK timeout takes 268 ms.
+const STEPS: u64 = 1_000_000;
 
 /// One end of the connection.
 pub(crate) struct End<W: Wire> {
@@ -388,7 +389,7 @@ pub(crate) fn write_arrives<W: Wire>(
             break;
         }
     }
-    let completed = completed.expect("the WRITE completes");
+    let completed = completed.expect("the WRITE completes within ten seconds of virtual time");
     assert_eq!(completed.status, WcStatus::Success);
     assert!(ends[0].memory.0 == ends[1].memory.0, "all bytes arrive");
     ends

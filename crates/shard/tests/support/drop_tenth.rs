@@ -62,6 +62,14 @@ impl<W: Wire> Wire for DropTenth<W> {
         self.inner.report_hop_limits(report)
     }
 
+    fn is_memory_busy(&self) -> bool {
+        self.inner.is_memory_busy()
+    }
+
+    fn has_packet_in_memory(&self) -> bool {
+        self.inner.has_packet_in_memory()
+    }
+
     fn properties(&self) -> Properties {
         self.inner.properties()
     }
