@@ -12,7 +12,7 @@ mount -t tmpfs none /run
 mount -t tmpfs none /tmp
 mount -t configfs none /sys/kernel/config 2>/dev/null
 argument() { sed -n "s/.*\binterop\.$1=\([^ ]*\).*/\1/p" /proc/cmdline; }
-hostname guest
+echo guest >/proc/sys/kernel/hostname
 ulimit -l unlimited
 while read -r module; do
     modprobe "$module" || echo "setup: no $module"

@@ -18,7 +18,7 @@ const MODULES: &str = include_str!("../guest/modules.txt");
 const BOOT: &str = include_str!("../guest/boot.sh");
 const SETUP: &str = include_str!("../guest/setup.sh");
 const AGENT: &str = include_str!("../guest/agent.py");
-/// Free space on the disk in MiB, for files that programs write.
+/// Space on the disk in MiB for the structures of its file system. The guest writes no files to it.
 const ROOM: u64 = 64;
 
 /// Kernel, initial RAM disk and disk of the guest.

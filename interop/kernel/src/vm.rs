@@ -173,7 +173,7 @@ impl Hardware {
             agent::PORT
         );
         let disk = format!(
-            "file={},format=raw,if=virtio,snapshot=on",
+            "file={},format=raw,if=virtio,readonly=on",
             self.image.disk.display()
         );
         let tap = format!("tap,id=data,ifname={TAP},script=no,downscript=no,vnet_hdr=off");

@@ -34,11 +34,6 @@ modprobe ib_iser; modprobe sd_mod
 mkdir -p /run/lock /mnt
 # iscsid looks up the user name of its clients.
 [ -e /etc/passwd ] || echo root:x:0:0:root:/:/bin/sh >/etc/passwd
-# After drop_caches, a write to the guest's own disk crashes ext4 of Linux 6.1.0-54. So the settings
-# of iSCSI are in memory.
-if ! mountpoint -q /etc/iscsi; then
-    mount -t tmpfs none /mnt; cp -a /etc/iscsi/. /mnt; mount --move /mnt /etc/iscsi
-fi
 echo InitiatorName={INITIATOR} >/etc/iscsi/initiatorname.iscsi
 iscsid
 trap 'iscsiadm -k 0 || true' EXIT

@@ -47,9 +47,7 @@ fn run(site: &mut Site, case: &Case, folder: &Path) -> Result<()> {
         (Caller::Kernel, GUEST[0], "server"),
         (Caller::Ferroce, HOST[0], "client"),
     ] {
-        // -B writes no bytecode: the case iSER has emptied the caches of the guest, and after that
-        // the guest's ext4 crashes when Python creates a folder for it.
-        let command = format!("/usr/bin/python3 -B refusals.py siw0 {address}");
+        let command = format!("/usr/bin/python3 refusals.py siw0 {address}");
         let mut running = site.spawn(side, &command, folder, what)?;
         running.wait_for_success(until).context(what)?;
         answers.push(parse(&running.output()?));
