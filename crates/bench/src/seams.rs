@@ -71,7 +71,7 @@ impl Seams {
         Ok(Some(Faults {
             plan: Arc::new(Plan::parse(FAULT)?),
             counts: Arc::new(LocalCounts::default()),
-            senders: Arc::new(Strangers),
+            senders: Arc::new(SeparateSenders),
         }))
     }
 
@@ -126,9 +126,9 @@ impl Seams {
 
 /// The senders of a benchmark do not share faults: both sides ask theirs about each packet.
 #[derive(Debug)]
-struct Strangers;
+struct SeparateSenders;
 
-impl Senders for Strangers {
+impl Senders for SeparateSenders {
     fn include(&self, _: IpAddr, _: u16) -> bool {
         false
     }

@@ -67,7 +67,7 @@ pub(crate) struct ExplainArgs {
 }
 
 /// A queue pair of a program.
-struct Told<'a> {
+struct ProgramQp<'a> {
     program: &'a Story,
     story: QpStory,
 }
@@ -101,7 +101,7 @@ impl ExplainArgs {
         };
         let programs = programs()?;
         let all = stories(&programs)?;
-        let wanted = |told: &&Told<'_>| {
+        let wanted = |told: &&ProgramQp<'_>| {
             let of_process = self.pid.is_none_or(|pid| pid == told.program.process.pid);
             of_process
                 && match only {
@@ -113,7 +113,7 @@ impl ExplainArgs {
                     }
                 }
         };
-        let told: Vec<&Told<'_>> = all.iter().filter(wanted).collect();
+        let told: Vec<&ProgramQp<'_>> = all.iter().filter(wanted).collect();
         if let (Some(qpn), true) = (only, told.is_empty()) {
             bail!(
                 "nothing is recorded of queue pair {qpn:#08x}: it has not failed, or its program \
@@ -150,7 +150,7 @@ links of type siw have no recorder\n";
 pub(crate) fn story_of(qpn: u32, pid: u32) -> Result<String> {
     let programs = programs()?;
     let all = stories(&programs)?;
-    let is_wanted = |told: &&Told<'_>| {
+    let is_wanted = |told: &&ProgramQp<'_>| {
         told.story.qpn == qpn && told.program.process.pid == pid && told.program.ended_ago.is_none()
     };
     let mut text = String::new();
@@ -173,21 +173,21 @@ fn programs() -> Result<Vec<Story>> {
 }
 
 /// Returns the queue pairs in the journals.
-fn stories(programs: &[Story]) -> Result<Vec<Told<'_>>> {
+fn stories(programs: &[Story]) -> Result<Vec<ProgramQp<'_>>> {
     let mut all = Vec::new();
     for program in programs {
         let file = JournalFile::from_fd(program.journal.try_clone()?);
         let reader = file.and_then(|file| JournalReader::new(&file));
         let reader = reader.with_context(|| format!("process {}", program.process.pid))?;
         let stories = reader.stories().into_iter();
-        all.extend(stories.map(|story| Told { program, story }));
+        all.extend(stories.map(|story| ProgramQp { program, story }));
     }
     Ok(all)
 }
 
-impl Told<'_> {
+impl ProgramQp<'_> {
     /// Adds the story to the text, with at most this many packets and decisions.
-    fn tell(&self, all: &[Told<'_>], most: usize, text: &mut String) {
+    fn tell(&self, all: &[ProgramQp<'_>], most: usize, text: &mut String) {
         let offset_ns = wall_clock_offset_ns();
         let (qpn, of) = (self.story.qpn, self.program());
         if self.is_device() {
@@ -263,7 +263,7 @@ impl Told<'_> {
     }
 
     /// Returns the queue pairs on this host that packets of this one went to.
-    fn peers<'a>(&self, all: &'a [Told<'a>]) -> Vec<&'a Told<'a>> {
+    fn peers<'a>(&self, all: &'a [ProgramQp<'a>]) -> Vec<&'a ProgramQp<'a>> {
         let sent = self.story.records();
         let mut sent = sent.filter(|record| record.direction == Direction::Sent);
         let last = sent.next_back();
@@ -354,7 +354,7 @@ fn codes(format: Format) -> Result<()> {
 }
 
 /// Writes recorded packets to a pcapng file, in the order of time.
-fn write_packets(path: &str, told: &[&Told<'_>]) -> Result<()> {
+fn write_packets(path: &str, told: &[&ProgramQp<'_>]) -> Result<()> {
     let file = File::create(path).with_context(|| format!("cannot write {path}"))?;
     let mut file = PcapNg::new(BufWriter::new(file), 64)?;
     let mut packets = Vec::new();

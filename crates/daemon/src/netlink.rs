@@ -26,7 +26,7 @@ pub(crate) struct Monitor {
 
 /// Result of reading notifications.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum ReadChanges {
     /// Changes, in order.
     Changes(Vec<Change>),
     /// Some notifications were lost: call [`look`].
@@ -44,16 +44,16 @@ impl Monitor {
     }
 
     /// Reads notifications, without waiting.
-    pub(crate) fn read(&mut self) -> io::Result<News> {
+    pub(crate) fn read(&mut self) -> io::Result<ReadChanges> {
         match receive(&self.socket, &mut self.buffer) {
-            Ok(bytes) => Ok(News::Changes(
+            Ok(bytes) => Ok(ReadChanges::Changes(
                 rtnetlink::messages(bytes)
                     .filter_map(Message::change)
                     .collect(),
             )),
             Err(error) => match error.raw_os_error() {
-                Some(libc::EAGAIN) => Ok(News::None),
-                Some(libc::ENOBUFS) => Ok(News::Lost),
+                Some(libc::EAGAIN) => Ok(ReadChanges::None),
+                Some(libc::ENOBUFS) => Ok(ReadChanges::Lost),
                 _ => Err(error),
             },
         }

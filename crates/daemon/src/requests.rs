@@ -11,7 +11,7 @@ use ferroce_control::{
 use crate::client::{AttachmentId, ClientId, RequestId};
 use crate::group::{Group, GroupError};
 use crate::links::{Change, Link};
-use crate::netlink::{self, News};
+use crate::netlink::{self, ReadChanges};
 use crate::owner::{Owner, described};
 use crate::refusal::{Refusal, listed};
 use crate::server::{ClosedBy, Server};
@@ -168,16 +168,16 @@ impl Server {
     pub(crate) fn hear_news(&mut self) {
         loop {
             match self.monitor.read() {
-                Ok(News::None) => return,
+                Ok(ReadChanges::None) => return,
                 // One by one: a port that went down and up again causes two events.
-                Ok(News::Changes(changes)) => {
+                Ok(ReadChanges::Changes(changes)) => {
                     for change in changes {
                         if self.netdevs.apply(change) {
                             self.refresh();
                         }
                     }
                 }
-                Ok(News::Lost) => self.look_again(),
+                Ok(ReadChanges::Lost) => self.look_again(),
                 Err(error) => {
                     tracing::error!(%error, "netlink");
                     return;

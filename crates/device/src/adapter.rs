@@ -3,7 +3,7 @@
 use core::net::IpAddr;
 
 use ferroce_roce::{
-    Engine, QpCap, QpInit, QpQuery, QpType, RecvWr, SendWr, Time, Trouble, VerbsError,
+    Engine, QpCap, QpInit, QpQuery, QpType, RecvWr, RetryCounts, SendWr, Time, VerbsError,
 };
 use ferroce_wire::Mtu;
 
@@ -145,7 +145,7 @@ fn of_iwarp(query: ferroce_iwarp::QpQuery) -> QpQuery {
         round_trip_ns: 0,
         una: query.attr.sq_psn,
         unacked: 0,
-        trouble: Trouble::default(),
+        retry_counts: RetryCounts::default(),
         pd: Some(query.pd),
         send_cq: Some(query.send_cq),
         recv_cq: Some(query.recv_cq),

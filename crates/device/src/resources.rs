@@ -213,9 +213,9 @@ impl Inventory {
                 rtt_ns: qp.round_trip_ns,
                 una: qp.una.value(),
                 unacked: qp.unacked,
-                retries: qp.trouble.retries,
-                rnr_rcvd: qp.trouble.rnr_received,
-                rnr_sent: qp.trouble.rnr_sent,
+                retries: qp.retry_counts.retries,
+                rnr_rcvd: qp.retry_counts.rnr_received,
+                rnr_sent: qp.retry_counts.rnr_sent,
             },
             wire: (knows_peer || qp.qp_type == QpType::Ud).then(|| wire.into()),
         }

@@ -22,7 +22,7 @@ use ferroce_trace::{Direction, JournalFile, JournalWriter, Record, RingWriter};
 use ferroce_wire::{MAX_HEADER_LEN, Opcode, Packet, Psn};
 
 use crate::clock;
-use crate::streams::{Segment, Way};
+use crate::streams::{Segment, StreamDirection};
 
 /// The taps of a link.
 #[derive(Debug, Default)]
@@ -301,8 +301,8 @@ impl Taps {
         let record = |snap: usize| Record {
             time_ns,
             direction: match segment.direction {
-                Way::Sent => Direction::Sent,
-                Way::Received => Direction::Received,
+                StreamDirection::Sent => Direction::Sent,
+                StreamDirection::Received => Direction::Received,
             },
             trouble: segment.trouble,
             qpn,

@@ -61,6 +61,6 @@ pub use ferroce_objects::{
     WcOpcode, WcStatus, Xrcd,
 };
 pub use multicast::{MAX_GROUPS, MAX_MEMBERS};
-pub use qp::{QpQuery, Trouble};
+pub use qp::{QpQuery, RetryCounts};
 pub use receive::{Datagram, Drop, IpId, Received};
 pub use transmit::{Batch, ICRC_LEN, Path, Run, RunLimits, Trailer, TxPacket};

@@ -6,7 +6,7 @@ use ferroce_device::Buffer;
 use ferroce_device::transport::{Access, SendData, Sge, Wc, WcStatus};
 
 use crate::cm::Id;
-use crate::flow::{CONTROL_MESSAGES, Chunk, Incoming, Misbehaved, Outgoing, Pieces};
+use crate::flow::{CONTROL_MESSAGES, Chunk, Incoming, Outgoing, Pieces, ProtocolViolation};
 use crate::queue::{HALF, Queue, Sizes};
 use crate::wire::{
     ByteOrder, Control, Greeting, IOMAP_LEN, IomapEntry, Message, REGION_LEN, Region,
@@ -50,7 +50,7 @@ struct Peer {
 
 /// Changes of a connection's state that completions reported.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct News {
+pub(crate) struct ConnChanges {
     /// At least one work request completed.
     pub(crate) any: bool,
     /// The peer sends no more data.
@@ -283,36 +283,36 @@ impl Connection {
     }
 
     /// Takes completions.
-    pub(crate) fn progress(&mut self) -> News {
+    pub(crate) fn progress(&mut self) -> ConnChanges {
         let Some(peer) = &mut self.peer else {
-            return News::default();
+            return ConnChanges::default();
         };
-        let mut news = News::default();
+        let mut changes = ConnChanges::default();
         let mut received = 0;
         let (mut taken, has_numbers) = (Vec::new(), self.queue.has_messages());
         let targets = &self.targets;
         let count = self.queue.poll(|wc, message| {
             if wc.status != WcStatus::Success {
-                peer.failed(wc, &mut news);
+                peer.failed(wc, &mut changes);
             } else if wc.wr_id & !0xffff_ffff == RECEIVE {
                 received += 1;
                 if has_numbers {
                     taken.push(wc.wr_id);
                 }
-                peer.received(message(), targets, &mut news);
+                peer.received(message(), targets, &mut changes);
             } else if wc.wr_id != HALF {
                 peer.sent(wc);
             }
         });
-        news.any = count > 0;
-        if news.broken.is_none() && !news.gone {
+        changes.any = count > 0;
+        if changes.broken.is_none() && !changes.gone {
             let posted = match has_numbers {
                 true => self.queue.post_receives_again(&taken),
                 false => self.queue.post_empty_receives(received, RECEIVE),
             };
-            news.broken = posted.and_then(|()| self.send_credits()).err();
+            changes.broken = posted.and_then(|()| self.send_credits()).err();
         }
-        news
+        changes
     }
 
     /// Sends credits as far as they are due.
@@ -348,7 +348,7 @@ impl Connection {
 }
 
 impl Peer {
-    fn received(&mut self, message: u32, targets: &Buffer, news: &mut News) {
+    fn received(&mut self, message: u32, targets: &Buffer, changes: &mut ConnChanges) {
         let counted = match Message::decode(message) {
             Message::Data(length) => self.incoming.arrived(length),
             Message::Iomap(_) => self.incoming.announcement_arrived(),
@@ -357,23 +357,23 @@ impl Peer {
                 self.take_target(targets)
             }
             Message::Control(Control::Disconnect) => {
-                news.gone = true;
+                changes.gone = true;
                 Ok(())
             }
             Message::Control(Control::Shutdown) => {
-                news.shut = true;
+                changes.shut = true;
                 Ok(())
             }
             Message::Control(Control::Keepalive) | Message::Reserved(_) => Ok(()),
         };
-        if let Err(Misbehaved(why)) = counted {
+        if let Err(ProtocolViolation(why)) = counted {
             tracing::warn!("the peer of an rsocket violates the protocol: {why}");
-            news.broken = Some(Errno::PROTO);
+            changes.broken = Some(Errno::PROTO);
         }
     }
 
     /// Takes a receive buffer off the table, if the peer has published one.
-    fn take_target(&mut self, targets: &Buffer) -> core::result::Result<(), Misbehaved> {
+    fn take_target(&mut self, targets: &Buffer) -> core::result::Result<(), ProtocolViolation> {
         let at = self.target as usize * REGION_LEN;
         let mut bytes = [0; REGION_LEN];
         targets.read(at, &mut bytes);
@@ -394,12 +394,12 @@ impl Peer {
         }
     }
 
-    fn failed(&mut self, wc: &Wc, news: &mut News) {
+    fn failed(&mut self, wc: &Wc, changes: &mut ConnChanges) {
         let errno = match wc.status {
             WcStatus::RetryExceeded | WcStatus::RnrRetryExceeded => Errno::TIMEDOUT,
             _ => Errno::CONNRESET,
         };
         // The first failed completion has the cause; the others were flushed.
-        news.broken.get_or_insert(errno);
+        changes.broken.get_or_insert(errno);
     }
 }

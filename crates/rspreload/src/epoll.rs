@@ -8,7 +8,7 @@ use core::ffi::c_int;
 use libc::{epoll_event, sigset_t};
 
 use crate::inside::go;
-use crate::map::{self, Behind};
+use crate::map::{self, FdTarget};
 use crate::next::real;
 use crate::rsockets::*;
 use crate::waiting::masked;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn epoll_ctl(
 
 /// Returns the twin of a set, which is created if needed.
 fn twin(set: c_int) -> Result<c_int, c_int> {
-    if let Behind::Epoll(twin) = map::get(set) {
+    if let FdTarget::Epoll(twin) = map::get(set) {
         return Ok(twin);
     }
     let mut event = epoll_event {
@@ -55,7 +55,7 @@ fn twin(set: c_int) -> Result<c_int, c_int> {
             go(|| rclose(twin));
             return Err(added);
         }
-        map::put(set, Behind::Epoll(twin));
+        map::put(set, FdTarget::Epoll(twin));
         Ok(twin)
     }
 }
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn epoll_wait(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    let Behind::Epoll(twin) = map::get(set) else {
+    let FdTarget::Epoll(twin) = map::get(set) else {
         // SAFETY: the program's arguments, unchanged.
         return unsafe { real::epoll_wait(set, events, count, timeout) };
     };
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn epoll_pwait(
     // SAFETY: the program's arguments, unchanged.
     unsafe {
         match map::get(set) {
-            Behind::Epoll(_) => masked(mask, || epoll_wait(set, events, count, timeout)),
+            FdTarget::Epoll(_) => masked(mask, || epoll_wait(set, events, count, timeout)),
             _ => real::epoll_pwait(set, events, count, timeout, mask),
         }
     }

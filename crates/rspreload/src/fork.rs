@@ -13,7 +13,7 @@ use libc::{sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t};
 
 use crate::config::Config;
 use crate::inside::go;
-use crate::map::{self, Behind};
+use crate::map::{self, FdTarget};
 use crate::next::{errno, real, set_errno};
 use crate::rsockets::*;
 
@@ -24,9 +24,9 @@ pub(crate) fn exchanged(fd: c_int) -> c_int {
     let before = errno();
     match map::get(fd) {
         // SAFETY: a connected socket of the program's.
-        Behind::ForkActive => unsafe { finish(fd, active(fd)) },
+        FdTarget::ForkActive => unsafe { finish(fd, active(fd)) },
         // SAFETY: a connected socket of the program's.
-        Behind::ForkPassive => unsafe {
+        FdTarget::ForkPassive => unsafe {
             let accepted = passive(fd);
             if accepted.is_none() {
                 // The client waits for the word to connect, and would wait for ever.
@@ -51,7 +51,7 @@ unsafe fn finish(fd: c_int, rsocket: Option<c_int>) {
         go(|| rfcntl(rsocket, libc::F_SETFL, (flags & libc::O_NONBLOCK).into()));
         real::shutdown(fd, libc::SHUT_RDWR);
     }
-    map::put(fd, Behind::Rsocket(rsocket));
+    map::put(fd, FdTarget::Rsocket(rsocket));
 }
 
 /// Waits until the server listens, and connects.

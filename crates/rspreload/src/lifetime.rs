@@ -10,7 +10,7 @@ use libc::{pollfd, sockaddr, sockaddr_storage, socklen_t};
 use crate::config::Config;
 use crate::fork;
 use crate::inside::{self, go};
-use crate::map::{self, Behind};
+use crate::map::{self, FdTarget};
 use crate::next::{errno, fail, real, set_errno};
 use crate::rsockets::*;
 
@@ -30,14 +30,14 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     let (before, config) = (errno(), Config::get());
     if config.wants(domain, kind & !FLAGS, protocol) {
         if config.fork_safe && kind & !FLAGS == libc::SOCK_STREAM {
-            map::put(fd, Behind::ForkNew);
+            map::put(fd, FdTarget::ForkNew);
             return fd;
         }
         // SAFETY: the call accesses no memory.
         let rsocket = go(|| unsafe { rsocket(domain, kind, protocol) });
         if rsocket >= 0 {
             go(|| config.set_up(rsocket));
-            map::put(fd, Behind::Rsocket(rsocket));
+            map::put(fd, FdTarget::Rsocket(rsocket));
         }
     }
     set_errno(before);
@@ -68,12 +68,12 @@ fn bound() -> MutexGuard<'static, BTreeSet<c_int>> {
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match map::get(fd) {
         // SAFETY: the call accesses no memory.
-        Behind::Rsocket(rsocket) => go(|| unsafe { rlisten(rsocket, backlog) }),
+        FdTarget::Rsocket(rsocket) => go(|| unsafe { rlisten(rsocket, backlog) }),
         behind => {
             // SAFETY: the call accesses no memory.
             let result = unsafe { real::listen(fd, backlog) };
-            if result == 0 && behind == Behind::ForkNew {
-                map::put(fd, Behind::ForkListening);
+            if result == 0 && behind == FdTarget::ForkNew {
+                map::put(fd, FdTarget::ForkListening);
             }
             result
         }
@@ -94,12 +94,12 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     let rsocket = match map::get(fd) {
-        Behind::Rsocket(rsocket) => rsocket,
+        FdTarget::Rsocket(rsocket) => rsocket,
         behind => {
             // SAFETY: the program's arguments, unchanged.
             let new = unsafe { real::accept4(fd, addr, length, flags) };
-            if new >= 0 && behind == Behind::ForkListening {
-                map::put(new, Behind::ForkPassive);
+            if new >= 0 && behind == FdTarget::ForkListening {
+                map::put(new, FdTarget::ForkPassive);
             }
             return new;
         }
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn accept4(
         if flags & libc::SOCK_NONBLOCK != 0 {
             go(|| rfcntl(accepted, libc::F_SETFL, libc::O_NONBLOCK.into()));
         }
-        map::put(new, Behind::Rsocket(accepted));
+        map::put(new, FdTarget::Rsocket(accepted));
         new
     }
 }
@@ -143,13 +143,13 @@ pub(crate) unsafe fn family(rsocket: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, length: socklen_t) -> c_int {
     let rsocket = match map::get(fd) {
-        Behind::Rsocket(rsocket) => rsocket,
+        FdTarget::Rsocket(rsocket) => rsocket,
         behind => {
             // SAFETY: the program's arguments, unchanged.
             let result = unsafe { real::connect(fd, addr, length) };
             let begun = result == 0 || errno() == libc::EINPROGRESS;
-            if begun && behind == Behind::ForkNew {
-                map::put(fd, Behind::ForkActive);
+            if begun && behind == FdTarget::ForkNew {
+                map::put(fd, FdTarget::ForkActive);
             }
             return result;
         }
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if map::get(fd) != Behind::Kernel {
+    if map::get(fd) != FdTarget::Kernel {
         map::take(fd);
     }
     // SAFETY: the call accesses no memory.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 fn twin(fd: c_int, new: c_int) -> c_int {
     if new >= 0 && new != fd {
         let behind = map::get(fd);
-        if behind != Behind::Kernel {
+        if behind != FdTarget::Kernel {
             map::put(new, behind);
         }
     }
@@ -252,7 +252,7 @@ fn twin(fd: c_int, new: c_int) -> c_int {
 
 /// Records that the descriptor `to` becomes a duplicate of another one.
 fn replaced(fd: c_int, to: c_int) {
-    if fd != to && map::get(to) != Behind::Kernel {
+    if fd != to && map::get(to) != FdTarget::Kernel {
         map::take(to);
     }
 }

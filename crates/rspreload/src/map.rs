@@ -14,7 +14,7 @@ use crate::rsockets::rclose;
 
 /// The object behind a descriptor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Behind {
+pub(crate) enum FdTarget {
     /// No other object: it is the kernel's.
     Kernel,
     /// An rsocket, by its descriptor.
@@ -67,37 +67,37 @@ fn place(fd: c_int, make: bool) -> Option<&'static AtomicI64> {
     Some(unsafe { &(*found)[fd % PAGE] })
 }
 
-fn encode(behind: Behind) -> i64 {
+fn encode(behind: FdTarget) -> i64 {
     let (kind, number) = match behind {
-        Behind::Kernel => (0, 0),
-        Behind::Rsocket(number) => (1, number),
-        Behind::Epoll(number) => (2, number),
-        Behind::ForkNew => (3, 0),
-        Behind::ForkActive => (4, 0),
-        Behind::ForkListening => (5, 0),
-        Behind::ForkPassive => (6, 0),
+        FdTarget::Kernel => (0, 0),
+        FdTarget::Rsocket(number) => (1, number),
+        FdTarget::Epoll(number) => (2, number),
+        FdTarget::ForkNew => (3, 0),
+        FdTarget::ForkActive => (4, 0),
+        FdTarget::ForkListening => (5, 0),
+        FdTarget::ForkPassive => (6, 0),
     };
     kind << 32 | i64::from(number)
 }
 
-fn decode(value: i64) -> Behind {
+fn decode(value: i64) -> FdTarget {
     let number = value as c_int;
     match value >> 32 {
-        1 => Behind::Rsocket(number),
-        2 => Behind::Epoll(number),
-        3 => Behind::ForkNew,
-        4 => Behind::ForkActive,
-        5 => Behind::ForkListening,
-        6 => Behind::ForkPassive,
-        _ => Behind::Kernel,
+        1 => FdTarget::Rsocket(number),
+        2 => FdTarget::Epoll(number),
+        3 => FdTarget::ForkNew,
+        4 => FdTarget::ForkActive,
+        5 => FdTarget::ForkListening,
+        6 => FdTarget::ForkPassive,
+        _ => FdTarget::Kernel,
     }
 }
 
 /// Returns the object behind a descriptor; that of the kernel inside librdmacm.
-pub(crate) fn get(fd: c_int) -> Behind {
+pub(crate) fn get(fd: c_int) -> FdTarget {
     match place(fd, false).map(|place| place.load(Ordering::Acquire)) {
-        None | Some(0) => Behind::Kernel,
-        Some(_) if inside::is_inside() => Behind::Kernel,
+        None | Some(0) => FdTarget::Kernel,
+        Some(_) if inside::is_inside() => FdTarget::Kernel,
         Some(value) => decode(value),
     }
 }
@@ -105,15 +105,15 @@ pub(crate) fn get(fd: c_int) -> Behind {
 /// Returns the rsocket behind a descriptor.
 pub(crate) fn rsocket(fd: c_int) -> Option<c_int> {
     match get(fd) {
-        Behind::Rsocket(number) => Some(number),
+        FdTarget::Rsocket(number) => Some(number),
         _ => None,
     }
 }
 
 /// Puts an object behind a descriptor, and counts the descriptor as its user.
-pub(crate) fn put(fd: c_int, behind: Behind) {
+pub(crate) fn put(fd: c_int, behind: FdTarget) {
     forget_in_children();
-    if let Behind::Rsocket(number) | Behind::Epoll(number) = behind {
+    if let FdTarget::Rsocket(number) | FdTarget::Epoll(number) = behind {
         *shared().entry(number).or_default() += 1;
     }
     if let Some(place) = place(fd, true) {
@@ -126,7 +126,8 @@ pub(crate) fn take(fd: c_int) {
     let Some(place) = place(fd, false) else {
         return;
     };
-    let (Behind::Rsocket(number) | Behind::Epoll(number)) = decode(place.swap(0, Ordering::AcqRel))
+    let (FdTarget::Rsocket(number) | FdTarget::Epoll(number)) =
+        decode(place.swap(0, Ordering::AcqRel))
     else {
         return;
     };
@@ -160,7 +161,7 @@ fn forget_in_children() {
             for place in unsafe { &*page } {
                 if matches!(
                     decode(place.load(Ordering::Acquire)),
-                    Behind::Rsocket(_) | Behind::Epoll(_)
+                    FdTarget::Rsocket(_) | FdTarget::Epoll(_)
                 ) {
                     place.store(0, Ordering::Release);
                 }
@@ -181,28 +182,31 @@ mod tests {
     #[test]
     fn object_is_found_until_it_is_removed() {
         for (fd, behind) in [
-            (3, Behind::ForkNew),
-            (1023, Behind::ForkActive),
-            (1024, Behind::ForkListening),
-            (PAGE as c_int * PAGES as c_int - 1, Behind::ForkPassive),
+            (3, FdTarget::ForkNew),
+            (1023, FdTarget::ForkActive),
+            (1024, FdTarget::ForkListening),
+            (PAGE as c_int * PAGES as c_int - 1, FdTarget::ForkPassive),
         ] {
-            assert_eq!(get(fd), Behind::Kernel);
+            assert_eq!(get(fd), FdTarget::Kernel);
             put(fd, behind);
             assert_eq!(get(fd), behind);
-            assert_eq!(inside::go(|| get(fd)), Behind::Kernel);
+            assert_eq!(inside::go(|| get(fd)), FdTarget::Kernel);
             take(fd);
-            assert_eq!(get(fd), Behind::Kernel);
+            assert_eq!(get(fd), FdTarget::Kernel);
         }
-        assert_eq!((get(-1), get(c_int::MAX)), (Behind::Kernel, Behind::Kernel));
+        assert_eq!(
+            (get(-1), get(c_int::MAX)),
+            (FdTarget::Kernel, FdTarget::Kernel)
+        );
     }
 
     #[test]
     fn every_kind_of_object_round_trips() {
         for behind in [
-            Behind::Kernel,
-            Behind::Rsocket(7),
-            Behind::Epoll(c_int::MAX),
-            Behind::ForkPassive,
+            FdTarget::Kernel,
+            FdTarget::Rsocket(7),
+            FdTarget::Epoll(c_int::MAX),
+            FdTarget::ForkPassive,
         ] {
             assert_eq!(decode(encode(behind)), behind);
         }

@@ -1,4 +1,4 @@
-//! Packets on their way between hosts: what the network does with them, and forged copies.
+//! Packets between hosts: losses, delays and copies of the network, and forged packets.
 
 use core::net::IpAddr;
 

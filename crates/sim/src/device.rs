@@ -8,7 +8,7 @@ use crate::event_queue::SimEvent;
 use crate::host::{SimCore, SimSending};
 use crate::network::InFlight;
 use crate::observer::Observer;
-use crate::sim_wire::{SentPacket, Way};
+use crate::sim_wire::{Delivery, SentPacket};
 use crate::wire_check;
 use crate::world::{Check, World};
 
@@ -247,8 +247,8 @@ impl World {
         let mut rest = &packet.bytes[..];
         while !rest.is_empty() {
             let next = self.hosts[host].assembled.pop_front();
-            let is_it = |next: &std::rc::Rc<[u8]>| match packet.way {
-                Way::GivenUp => rest.starts_with(next),
+            let is_it = |next: &std::rc::Rc<[u8]>| match packet.delivery {
+                Delivery::GivenUp => rest.starts_with(next),
                 _ => **next == *rest,
             };
             let Some(next) = next.filter(is_it) else {
@@ -263,23 +263,23 @@ impl World {
     /// Follows a sent packet to the network or into memory.
     fn note_way(&mut self, host: usize, packet: &SentPacket) -> Check {
         if let Some(intruder) = &mut self.intruder
-            && packet.way != Way::GivenUp
+            && packet.delivery != Delivery::GivenUp
         {
             intruder.see(&packet.path, &packet.bytes);
         }
         let (now, text) = (self.now, || wire_check::describe(&packet.bytes));
-        match packet.way {
-            Way::Network => return self.send_to_network(host, packet),
-            Way::Memory(number) => {
+        match packet.delivery {
+            Delivery::Network => return self.send_to_network(host, packet),
+            Delivery::Memory(number) => {
                 self.coverage.sent(&packet.bytes);
                 self.trace.host(now, host, || {
                     format!("-> packet {number} in memory: {}", text())
                 });
                 return Ok(());
             }
-            Way::GivenUp => self.coverage.mark("run given up in memory"),
+            Delivery::GivenUp => self.coverage.mark("run given up in memory"),
             // The other end may have closed the channel without having read the run.
-            Way::Dropped => self.end_credit_checks(&packet.bytes),
+            Delivery::Dropped => self.end_credit_checks(&packet.bytes),
         }
         self.trace
             .host(now, host, || format!("dropped by the wire: {}", text()));

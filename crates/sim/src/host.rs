@@ -17,7 +17,7 @@ use crate::credit_check::Ledger;
 use crate::local::SimProcess;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
-use crate::sim_wire::{Inbox, SimWire, Surroundings};
+use crate::sim_wire::{Inbox, SimWire, WireSetup};
 use crate::zone::{Place, Purpose, Zone};
 
 /// Unregistered bytes between zones.
@@ -110,7 +110,7 @@ impl Host {
         let mut engine = Engine::new(config, Arc::clone(&regions), Arc::clone(&counters));
         engine.set_bug(bug.and_then(Bug::of_engine));
         let process = Rc::new(SimProcess::default());
-        let around = Surroundings {
+        let around = WireSetup {
             slot,
             address: address(s.machines[id], s.ipv6),
             receive_buffer: s.receive_buffer,

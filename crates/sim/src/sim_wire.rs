@@ -49,12 +49,12 @@ pub(crate) struct SentPacket {
     pub(crate) path: Path,
     pub(crate) ip_id: u16,
     pub(crate) bytes: Rc<[u8]>,
-    pub(crate) way: Way,
+    pub(crate) delivery: Delivery,
 }
 
-/// The way of a sent packet.
+/// The way that a sent packet took: a wire, or the reason why it was dropped.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Delivery {
     Network,
     /// It is in a ring, with this number.
     Memory(u64),
@@ -74,7 +74,7 @@ impl HostLookup for MachineAddress {
 }
 
 /// The parts of a host that its wire needs.
-pub(crate) struct Surroundings {
+pub(crate) struct WireSetup {
     pub(crate) slot: u8,
     pub(crate) address: IpAddr,
     pub(crate) receive_buffer: usize,
@@ -126,7 +126,7 @@ pub(crate) struct Outbox {
 pub(crate) struct SimSender(Rc<RefCell<Outbox>>);
 
 impl SimWire {
-    pub(crate) fn new(seed: u64, around: Surroundings) -> SimWire {
+    pub(crate) fn new(seed: u64, around: WireSetup) -> SimWire {
         let slot = around.slot;
         let seed = seed ^ u64::from(slot) << 56;
         let mut rng = Rng::new(seed, Stream::Wire);
@@ -314,14 +314,14 @@ impl Wire for SimWire {
 }
 
 impl Outbox {
-    fn note_sent(&mut self, path: &Path, segment: usize, bytes: &[u8], way: Way) {
+    fn note_sent(&mut self, path: &Path, segment: usize, bytes: &[u8], delivery: Delivery) {
         for (number, packet) in bytes.chunks(segment).enumerate() {
             let numbered = self.ip_ids == IpIds::Numbered;
             self.sent.push(SentPacket {
                 path: *path,
                 ip_id: if numbered { number as u16 } else { 0 },
                 bytes: packet.into(),
-                way,
+                delivery,
             });
         }
     }
@@ -342,11 +342,11 @@ impl Outbox {
                     self.violation = Some(what.into());
                 }
                 let first = self.sent.len();
-                self.note_sent(path, segment, bytes, Way::Dropped);
+                self.note_sent(path, segment, bytes, Delivery::Dropped);
                 for sent in &mut self.sent[first..] {
                     let number = self.packets.get();
                     self.packets.set(number + 1);
-                    sent.way = Way::Memory(number);
+                    sent.delivery = Delivery::Memory(number);
                     let mut path = sent.path;
                     path.flow.source_port = self.slot.into();
                     end.put(InFlight {
@@ -369,7 +369,7 @@ impl Outbox {
                 if let Some(end) = end {
                     end.end_wait();
                 }
-                self.note_sent(path, segment, bytes, Way::Dropped);
+                self.note_sent(path, segment, bytes, Delivery::Dropped);
                 result
             }
         }
@@ -431,11 +431,11 @@ impl WireSender for SimSender {
             outbox.blocked_until = outbox.now.after_nanos(ns);
             return Err(SendError::WouldBlock);
         }
-        let way = match outbox.process.is_dead() {
-            true => Way::Dropped,
-            false => Way::Network,
+        let delivery = match outbox.process.is_dead() {
+            true => Delivery::Dropped,
+            false => Delivery::Network,
         };
-        outbox.note_sent(path, segment, bytes, way);
+        outbox.note_sent(path, segment, bytes, delivery);
         Ok(())
     }
 
@@ -445,7 +445,7 @@ impl WireSender for SimSender {
         if let Some(end) = outbox.local.end_to(slot_of(bytes)) {
             end.end_wait();
         }
-        outbox.note_sent(path, bytes.len(), bytes, Way::GivenUp);
+        outbox.note_sent(path, bytes.len(), bytes, Delivery::GivenUp);
     }
 
     fn bind(&mut self, want: u16, _: Source) -> io::Result<u16> {
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn write_arrives_complete_without_every_tenth_packet() {
         let wires = [1, 2].map(|slot| {
-            let around = Surroundings {
+            let around = WireSetup {
                 slot,
                 address: [10, 0, 0, slot].into(),
                 receive_buffer: 1 << 20,

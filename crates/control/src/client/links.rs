@@ -115,17 +115,18 @@ struct Entry {
     kept: Arc<Kept>,
     user: Option<Arc<dyn LinkUser>>,
     /// Events from before there was a user.
-    early: Vec<Early>,
+    events: Vec<UserEvent>,
 }
 
+/// An event for the user of an open link.
 #[derive(Debug)]
-enum Early {
+enum UserEvent {
     Changed(LinkEvent),
     Resumed(Option<LinkInfo>),
     Refused,
 }
 
-/// What ferroced must know to resume an attachment.
+/// The facts by which ferroced resumes an attachment.
 #[derive(Debug)]
 pub(super) struct Resumption {
     pub(super) number: AttachmentNumber,
@@ -135,19 +136,19 @@ pub(super) struct Resumption {
 }
 
 impl Entry {
-    fn tell(&mut self, early: Early) {
-        match &early {
-            Early::Changed(LinkEvent { link, .. }) | Early::Resumed(Some(link)) => {
+    fn deliver(&mut self, event: UserEvent) {
+        match &event {
+            UserEvent::Changed(LinkEvent { link, .. }) | UserEvent::Resumed(Some(link)) => {
                 self.index = link.index;
                 self.name.clone_from(&link.name);
             }
-            Early::Resumed(None) | Early::Refused => {}
+            UserEvent::Resumed(None) | UserEvent::Refused => {}
         }
-        match (&self.user, early) {
-            (Some(user), Early::Changed(event)) => user.changed(event),
-            (Some(user), Early::Resumed(link)) => user.resumed(link),
-            (Some(user), Early::Refused) => user.refused(),
-            (None, early) => self.early.push(early),
+        match (&self.user, event) {
+            (Some(user), UserEvent::Changed(event)) => user.changed(event),
+            (Some(user), UserEvent::Resumed(link)) => user.resumed(link),
+            (Some(user), UserEvent::Refused) => user.refused(),
+            (None, event) => self.events.push(event),
         }
     }
 }
@@ -162,7 +163,7 @@ impl OpenLinks {
         let mut links = lock(&self.entries);
         for entry in links.values_mut() {
             if entry.index == event.link.index {
-                entry.tell(Early::Changed(event.clone()));
+                entry.deliver(UserEvent::Changed(event.clone()));
             }
         }
     }
@@ -207,14 +208,14 @@ impl OpenLinks {
     /// Tells the user of an attachment that ferroced was restarted.
     pub(super) fn resumed(&self, number: AttachmentNumber, link: Option<LinkInfo>) {
         if let Some(entry) = lock(&self.entries).get_mut(&number) {
-            entry.tell(Early::Resumed(link));
+            entry.deliver(UserEvent::Resumed(link));
         }
     }
 
     /// Tells the user of an attachment that a restarted ferroced does not give its slots back.
     pub(super) fn refused(&self, number: AttachmentNumber) {
         if let Some(entry) = lock(&self.entries).get_mut(&number) {
-            entry.tell(Early::Refused);
+            entry.deliver(UserEvent::Refused);
         }
     }
 
@@ -238,8 +239,8 @@ impl OpenLinks {
         }
         drop(taps);
         entry.user = Some(user);
-        for early in core::mem::take(&mut entry.early) {
-            entry.tell(early);
+        for event in core::mem::take(&mut entry.events) {
+            entry.deliver(event);
         }
     }
 
@@ -310,7 +311,7 @@ fn take(shared: &Shared, number: AttachmentNumber, answer: Answer) -> Result<Par
         slots: slots.iter().map(|slot| slot.slot).collect(),
         kept: Arc::clone(&kept),
         user: None,
-        early: Vec::new(),
+        events: Vec::new(),
     };
     shared.links.add(number, entry);
     Ok((link, slots, kept))

@@ -207,11 +207,11 @@ impl Driver {
     /// Makes a context current in this thread until the result is dropped. While the program
     /// captures a graph, calls in other threads could invalidate it: calls in this thread
     /// are exempt meanwhile, as they belong to streams of this crate.
-    pub(super) fn enter(&self, context: Context) -> Result<Entered<'_>, CudaError> {
+    pub(super) fn enter(&self, context: Context) -> Result<CurrentContext<'_>, CudaError> {
         call!(self.ctx_push_current(context))?;
         let mut mode = CAPTURE_RELAXED;
         let exchanged = call!(self.exchange_capture_mode(&raw mut mode));
-        Ok(Entered {
+        Ok(CurrentContext {
             driver: self,
             mode: exchanged.is_ok().then_some(mode),
         })
@@ -263,13 +263,13 @@ impl Attribute for Context {
 
 /// A context that is current in this thread. The program's context is current again when
 /// this is dropped.
-pub(super) struct Entered<'a> {
+pub(super) struct CurrentContext<'a> {
     driver: &'a Driver,
     /// The capture mode of the program's thread.
     mode: Option<c_int>,
 }
 
-impl Entered<'_> {
+impl CurrentContext<'_> {
     /// Creates a stream.
     pub(super) fn create_stream(&self) -> Result<Stream, CudaError> {
         let driver = self.driver;
@@ -345,7 +345,7 @@ impl Entered<'_> {
     }
 }
 
-impl Drop for Entered<'_> {
+impl Drop for CurrentContext<'_> {
     fn drop(&mut self) {
         let driver = self.driver;
         if let Some(mut mode) = self.mode {

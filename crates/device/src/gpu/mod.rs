@@ -27,7 +27,9 @@ use ferroce_control::PerProcess;
 use ferroce_roce::{Fault, MemRef, VerbsError};
 
 pub(crate) use copies::GpuCopies;
-use driver::{Context, CudaError, Driver, Entered, MEMORY_TYPE_DEVICE, Search, Stream, attribute};
+use driver::{
+    Context, CudaError, CurrentContext, Driver, MEMORY_TYPE_DEVICE, Search, Stream, attribute,
+};
 use session::Session;
 
 /// Bytes of a page of the processor.
@@ -69,7 +71,7 @@ impl Gpu {
     /// The streams of a process share a few queues of the GPU. A copy in one queue with a kernel
     /// that waits for the data of the copy waits for ever. The fewer streams, the less likely
     /// that is: under MPS, NCCL worked with one shard's stream and stopped with those of four.
-    fn stream(&self, entered: &Entered<'_>) -> Result<Stream, CudaError> {
+    fn stream(&self, entered: &CurrentContext<'_>) -> Result<Stream, CudaError> {
         if let Some(stream) = self.stream.get() {
             return Ok(*stream);
         }
@@ -78,7 +80,7 @@ impl Gpu {
         Ok(*self.stream.get_or_init(|| stream))
     }
 
-    fn enter(&self) -> Result<Entered<'_>, CudaError> {
+    fn enter(&self) -> Result<CurrentContext<'_>, CudaError> {
         self.driver.enter(self.context)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Gpu;
-use super::driver::{CudaError, Entered, Event, Stream};
+use super::driver::{CudaError, CurrentContext, Event, Stream};
 use crate::clock;
 
 /// Bytes for data on its way from the GPU: more than a batch of packets has.
@@ -128,7 +128,7 @@ impl Session {
     /// Starts to copy the write room from `from` to its end.
     fn start_write(
         &mut self,
-        entered: &Entered<'_>,
+        entered: &CurrentContext<'_>,
         to: u64,
         from: usize,
     ) -> Result<(), CudaError> {
@@ -155,7 +155,7 @@ impl Session {
     }
 
     /// Waits for all started copies.
-    fn wait(&mut self, entered: &Entered<'_>) -> Result<(), CudaError> {
+    fn wait(&mut self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         let done = self.await_stream(entered);
         self.write_end = 0;
         if let Err(error) = done {
@@ -166,7 +166,7 @@ impl Session {
 
     /// Looks at the stream until the copies that were started so far have ended.
     /// `cuStreamSynchronize` does the same, and would not report a wait without end.
-    fn await_stream(&self, entered: &Entered<'_>) -> Result<(), CudaError> {
+    fn await_stream(&self, entered: &CurrentContext<'_>) -> Result<(), CudaError> {
         entered.record(self.event, self.stream)?;
         let since = clock::now();
         let mut reported = false;

@@ -16,7 +16,7 @@ use ferroce_roce::{Counter, Time};
 use ferroce_shard::{Faults, RECEIVE_BUDGET};
 use rustix::event::epoll;
 
-use super::{BUFFER, Observer, StreamCore, TURN_BYTES, UNIT, Way, io};
+use super::{BUFFER, Observer, StreamCore, StreamDirection, TURN_BYTES, UNIT, io};
 
 /// Bytes of a stream that wait at most. Then the socket is not read, and TCP stops the peer.
 const MOST_BYTES: usize = 4 << 20;
@@ -120,7 +120,7 @@ impl StreamCore {
                         true => self.take_in(now, qpn, &buffer[..bytes]),
                         false => {
                             let bytes = &buffer[..bytes];
-                            self.pass(process, qpn, Way::Received, bytes);
+                            self.pass(process, qpn, StreamDirection::Received, bytes);
                             self.engine.receive(now, process.memory(), qpn, bytes);
                         }
                     }
@@ -223,15 +223,19 @@ impl StreamCore {
             }
             match item {
                 Item::Bytes(bytes) => {
-                    self.pass(process, qpn, Way::Received, &bytes);
+                    self.pass(process, qpn, StreamDirection::Received, &bytes);
                     self.engine.receive(now, process.memory(), qpn, &bytes);
                 }
                 Item::End => {
                     self.engine.end_of_stream(now, qpn);
-                    self.tap(process, qpn, |tap, emit| tap.end(Way::Received, emit));
+                    self.tap(process, qpn, |tap, emit| {
+                        tap.end(StreamDirection::Received, emit)
+                    });
                 }
                 Item::Reset => {
-                    self.tap(process, qpn, |tap, emit| tap.reset(Way::Received, emit));
+                    self.tap(process, qpn, |tap, emit| {
+                        tap.reset(StreamDirection::Received, emit)
+                    });
                     self.engine.reset(now, qpn);
                 }
                 Item::Fault => self.engine.provoke_reset(now, qpn),

@@ -41,7 +41,7 @@ use latest::LatestSocket;
 pub(crate) use observe::Observer;
 use setup::{Stream, close};
 pub use setup::{StreamSetup, StreamUser};
-pub(crate) use tap::{Segment, Way};
+pub(crate) use tap::{Segment, StreamDirection};
 
 /// Bytes received from a socket in one call while no place for them is known. They are copied
 /// once more, from a processor's first cache.
@@ -239,7 +239,9 @@ impl StreamCore {
             match got {
                 Ok(0) => {
                     self.engine.end_of_stream(now, qpn);
-                    self.tap(process, qpn, |tap, emit| tap.end(Way::Received, emit));
+                    self.tap(process, qpn, |tap, emit| {
+                        tap.end(StreamDirection::Received, emit)
+                    });
                     total += 1;
                     break;
                 }
@@ -265,7 +267,9 @@ impl StreamCore {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::debug!("connection of queue pair {qpn:#x}: {error}");
-                    self.tap(process, qpn, |tap, emit| tap.reset(Way::Received, emit));
+                    self.tap(process, qpn, |tap, emit| {
+                        tap.reset(StreamDirection::Received, emit)
+                    });
                     self.engine.reset(now, qpn);
                     total += 1;
                     break;
@@ -397,12 +401,14 @@ impl StreamCore {
                         // A connection that is reset already has an error to read.
                         let _reset = rustix::net::shutdown(&stream.socket, Shutdown::Write);
                     }
-                    self.tap(process, qpn, |tap, emit| tap.end(Way::Sent, emit));
+                    self.tap(process, qpn, |tap, emit| {
+                        tap.end(StreamDirection::Sent, emit)
+                    });
                 }
                 StreamEvent::Closed { qpn, abort, cause } => {
                     self.tap(process, qpn, |tap, emit| match abort {
-                        true => tap.reset(Way::Sent, emit),
-                        false => tap.end(Way::Sent, emit),
+                        true => tap.reset(StreamDirection::Sent, emit),
+                        false => tap.end(StreamDirection::Sent, emit),
                     });
                     self.forget_waiting(qpn);
                     if let Some(stream) = self.streams.remove(&qpn) {

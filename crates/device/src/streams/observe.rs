@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use ferroce_shard::Process;
 
-use super::tap::{Segment, StreamTap, Way};
+use super::tap::{Segment, StreamDirection, StreamTap};
 use super::{Stream, StreamCore};
 
 /// A process that observes the segments of streams.
@@ -76,8 +76,14 @@ impl StreamCore {
     }
 
     /// Shows bytes of a stream.
-    pub(super) fn pass(&mut self, process: &mut impl Observer, qpn: u32, way: Way, bytes: &[u8]) {
-        self.tap(process, qpn, |tap, emit| tap.pass(way, bytes, emit));
+    pub(super) fn pass(
+        &mut self,
+        process: &mut impl Observer,
+        qpn: u32,
+        direction: StreamDirection,
+        bytes: &[u8],
+    ) {
+        self.tap(process, qpn, |tap, emit| tap.pass(direction, bytes, emit));
     }
 
     /// Shows the first bytes of the receive buffer.
@@ -85,7 +91,7 @@ impl StreamCore {
     pub(super) fn pass_received(&mut self, process: &mut impl Observer, qpn: u32, length: usize) {
         if self.is_observed {
             let buffer = core::mem::take(&mut self.buffer);
-            self.pass(process, qpn, Way::Received, &buffer[..length]);
+            self.pass(process, qpn, StreamDirection::Received, &buffer[..length]);
             self.buffer = buffer;
         }
     }
@@ -93,7 +99,7 @@ impl StreamCore {
     /// Shows the sent bytes that were copied.
     pub(super) fn pass_sent(&mut self, process: &mut impl Observer, qpn: u32) {
         let copied = core::mem::take(&mut self.copied);
-        self.pass(process, qpn, Way::Sent, &copied);
+        self.pass(process, qpn, StreamDirection::Sent, &copied);
         self.copied = copied;
     }
 }

@@ -9,7 +9,7 @@ use ferroce_roce::{Time, VerbsError};
 use rustix::event::epoll;
 use rustix::net::{Shutdown, SocketAddrAny, sockopt};
 
-use super::tap::{StreamTap, Way};
+use super::tap::{StreamDirection, StreamTap};
 use super::{CHECKED_BUFFER, Observer, StreamCore, io};
 use crate::fork::NotForChildren;
 
@@ -140,7 +140,7 @@ impl StreamCore {
             self.take_in(now, qpn, &received);
             self.release(now, process);
         } else if !received.is_empty() {
-            self.pass(process, qpn, Way::Received, &received);
+            self.pass(process, qpn, StreamDirection::Received, &received);
             self.engine.receive(now, process.memory(), qpn, &received);
         }
         Ok(())

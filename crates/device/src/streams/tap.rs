@@ -30,7 +30,7 @@ const TERMINATE: u8 = 7;
 /// A segment: TCP header and payload.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Segment<'a> {
-    pub(crate) direction: Way,
+    pub(crate) direction: StreamDirection,
     pub(crate) source: SocketAddr,
     pub(crate) destination: SocketAddr,
     /// Bytes of the TCP header.
@@ -42,7 +42,7 @@ pub(crate) struct Segment<'a> {
 
 /// The direction of a segment.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Way {
+pub(crate) enum StreamDirection {
     Sent,
     Received,
 }
@@ -95,8 +95,8 @@ impl StreamTap {
         emit: &mut dyn FnMut(Segment<'_>),
     ) {
         let (client, server) = match role {
-            Role::Initiator => (Way::Sent, Way::Received),
-            Role::Responder => (Way::Received, Way::Sent),
+            Role::Initiator => (StreamDirection::Sent, StreamDirection::Received),
+            Role::Responder => (StreamDirection::Received, StreamDirection::Sent),
         };
         self.emit(client, SYN, &[], emit);
         self.emit(server, SYN | ACK, &[], emit);
@@ -106,8 +106,13 @@ impl StreamTap {
     }
 
     /// Takes bytes of the stream. Makes a segment for each FPDU that they complete.
-    pub(super) fn pass(&mut self, way: Way, bytes: &[u8], emit: &mut dyn FnMut(Segment<'_>)) {
-        let lane = self.lane(way);
+    pub(super) fn pass(
+        &mut self,
+        direction: StreamDirection,
+        bytes: &[u8],
+        emit: &mut dyn FnMut(Segment<'_>),
+    ) {
+        let lane = self.lane(direction);
         let skipped = lane.skip.min(bytes.len());
         lane.skip -= skipped;
         lane.partial.extend_from_slice(&bytes[skipped..]);
@@ -115,39 +120,47 @@ impl StreamTap {
         let mut rest = &whole[..];
         while let Some(fpdu) = first_fpdu(rest) {
             for part in fpdu.chunks(MOST) {
-                self.emit(way, PSH | ACK, part, emit);
+                self.emit(direction, PSH | ACK, part, emit);
             }
             rest = &rest[fpdu.len()..];
         }
         let kept = whole.len() - rest.len();
         let mut whole = whole;
         whole.drain(..kept);
-        self.lane(way).partial = whole;
+        self.lane(direction).partial = whole;
     }
 
     /// Makes the segment for the end of a direction.
-    pub(super) fn end(&mut self, way: Way, emit: &mut dyn FnMut(Segment<'_>)) {
-        if !core::mem::replace(&mut self.lane(way).has_ended, true) {
-            self.emit(way, FIN | ACK, &[], emit);
+    pub(super) fn end(&mut self, direction: StreamDirection, emit: &mut dyn FnMut(Segment<'_>)) {
+        if !core::mem::replace(&mut self.lane(direction).has_ended, true) {
+            self.emit(direction, FIN | ACK, &[], emit);
         }
     }
 
     /// Makes the segment for a reset.
-    pub(super) fn reset(&mut self, way: Way, emit: &mut dyn FnMut(Segment<'_>)) {
-        self.emit(way, RST | ACK, &[], emit);
+    pub(super) fn reset(&mut self, direction: StreamDirection, emit: &mut dyn FnMut(Segment<'_>)) {
+        self.emit(direction, RST | ACK, &[], emit);
     }
 
-    fn lane(&mut self, way: Way) -> &mut Lane {
-        match way {
-            Way::Sent => &mut self.sent,
-            Way::Received => &mut self.received,
+    fn lane(&mut self, direction: StreamDirection) -> &mut Lane {
+        match direction {
+            StreamDirection::Sent => &mut self.sent,
+            StreamDirection::Received => &mut self.received,
         }
     }
 
-    fn emit(&mut self, way: Way, flags: u8, payload: &[u8], emit: &mut dyn FnMut(Segment<'_>)) {
-        let ((source, this), (destination, other)) = match way {
-            Way::Sent => ((self.local, &mut self.sent), (self.peer, &self.received)),
-            Way::Received => ((self.peer, &mut self.received), (self.local, &self.sent)),
+    fn emit(
+        &mut self,
+        direction: StreamDirection,
+        flags: u8,
+        payload: &[u8],
+        emit: &mut dyn FnMut(Segment<'_>),
+    ) {
+        let ((source, this), (destination, other)) = match direction {
+            StreamDirection::Sent => ((self.local, &mut self.sent), (self.peer, &self.received)),
+            StreamDirection::Received => {
+                ((self.peer, &mut self.received), (self.local, &self.sent))
+            }
         };
         let options: &[u8] = match flags & SYN {
             0 => &[],
@@ -174,7 +187,7 @@ impl StreamTap {
         this.seq = this.seq.wrapping_add(counts);
         let is_terminate = payload.get(3).is_some_and(|byte| byte & 0xf == TERMINATE);
         emit(Segment {
-            direction: way,
+            direction,
             source,
             destination,
             header,
@@ -203,7 +216,7 @@ mod tests {
     const PEER: ([u8; 4], u16) = ([10, 0, 0, 2], 7174);
 
     /// Direction, flags, sequence and acknowledgement numbers, and payload of a segment.
-    type Seen = (Way, u8, u32, u32, Vec<u8>);
+    type Seen = (StreamDirection, u8, u32, u32, Vec<u8>);
 
     fn seen(segment: Segment<'_>) -> Seen {
         let word = |at: usize| u32::from_be_bytes(segment.bytes[at..at + 4].try_into().unwrap());
@@ -238,12 +251,12 @@ mod tests {
         other.begin(Role::Responder, request, reply, &mut |s| {
             there.push(seen(s));
         });
-        let flip = |(way, flags, seq, ack, payload): Seen| {
-            let way = match way {
-                Way::Sent => Way::Received,
-                Way::Received => Way::Sent,
+        let flip = |(direction, flags, seq, ack, payload): Seen| {
+            let direction = match direction {
+                StreamDirection::Sent => StreamDirection::Received,
+                StreamDirection::Received => StreamDirection::Sent,
             };
-            (way, flags, seq, ack, payload)
+            (direction, flags, seq, ack, payload)
         };
         let there: Vec<Seen> = there.into_iter().map(flip).collect();
         assert_eq!(here, there);
@@ -268,7 +281,7 @@ mod tests {
             let mut tap = tap((0, 0));
             let mut segments = Vec::new();
             for part in [&bytes[..cut], &bytes[cut..]] {
-                tap.pass(Way::Sent, part, &mut |s| segments.push(seen(s)));
+                tap.pass(StreamDirection::Sent, part, &mut |s| segments.push(seen(s)));
             }
             let payloads: Vec<&Vec<u8>> = segments.iter().map(|s| &s.4).collect();
             assert_eq!(payloads, [&fpdus[0], &fpdus[1], &fpdus[2]], "cut at {cut}");
@@ -282,7 +295,9 @@ mod tests {
         let mut tap = tap((0, 30));
         let mut segments = Vec::new();
         let bytes = [&first[first.len() - 30..], &second].concat();
-        tap.pass(Way::Received, &bytes, &mut |s| segments.push(seen(s)));
+        tap.pass(StreamDirection::Received, &bytes, &mut |s| {
+            segments.push(seen(s))
+        });
         assert_eq!(segments.len(), 1);
         assert_eq!((segments[0].2, &segments[0].4), (0, &second));
     }
@@ -291,7 +306,7 @@ mod tests {
     fn longest_fpdu_fits_into_ip_packets() {
         let mut tap = tap((0, 0));
         let mut lengths = Vec::new();
-        tap.pass(Way::Sent, &fpdu(u16::MAX), &mut |s| {
+        tap.pass(StreamDirection::Sent, &fpdu(u16::MAX), &mut |s| {
             lengths.push(s.bytes.len())
         });
         assert!(
@@ -310,9 +325,9 @@ mod tests {
             trouble.push(segment.trouble);
             segments.push(seen(segment));
         };
-        tap.end(Way::Sent, &mut emit);
-        tap.end(Way::Sent, &mut emit);
-        tap.reset(Way::Received, &mut emit);
+        tap.end(StreamDirection::Sent, &mut emit);
+        tap.end(StreamDirection::Sent, &mut emit);
+        tap.reset(StreamDirection::Received, &mut emit);
         let numbers: Vec<(u8, u32, u32)> = segments.iter().map(|s| (s.1, s.2, s.3)).collect();
         assert_eq!(numbers, [(FIN | ACK, 0, 0), (RST | ACK, 0, 1)]);
         assert_eq!(trouble, [false, true]);

@@ -219,7 +219,7 @@ impl Qp {
     /// Handles an RNR NAK: waits for the time it names, then retransmits from `psn`.
     fn handle_rnr_nak(&mut self, cx: &mut Context, psn: Psn, timer: u8) {
         cx.count(Counter::RcvdRnrErr);
-        self.trouble.rnr_received = self.trouble.rnr_received.wrapping_add(1);
+        self.retry_counts.rnr_received = self.retry_counts.rnr_received.wrapping_add(1);
         if cx.has_bug(Bug::IgnoreRnrNak) {
             return self.acknowledge(cx, psn.next());
         }
@@ -294,7 +294,7 @@ impl Qp {
             self.req.retries_left = left;
         }
         cx.count(Counter::CompleterRetryErr);
-        self.trouble.retries = self.trouble.retries.wrapping_add(1);
+        self.retry_counts.retries = self.retry_counts.retries.wrapping_add(1);
         match cause {
             RetryCause::Gap => self.req.window.lost(self.req.sent_up_to),
             RetryCause::Timeout => {

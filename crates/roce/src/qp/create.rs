@@ -7,7 +7,7 @@ use ferroce_wire::Flow;
 use super::cursor::Requester;
 use super::ecn::Notifications;
 use super::responder::Responder;
-use super::{Due, PeerPort, Qp, Trouble};
+use super::{Due, PeerPort, Qp, RetryCounts};
 use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
 use crate::engine::Config;
 use crate::error::VerbsError;
@@ -91,7 +91,7 @@ impl Qp {
             xrcd: init.xrcd.clone(),
             cap,
             notifications: Notifications::default(),
-            trouble: Trouble::default(),
+            retry_counts: RetryCounts::default(),
         })
     }
 }

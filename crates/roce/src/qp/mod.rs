@@ -130,7 +130,7 @@ pub(crate) struct Qp {
     timer: TimerSlot,
     req: Requester,
     sq: SendQueue,
-    trouble: Trouble,
+    retry_counts: RetryCounts,
     rq: RecvRing,
     resp: Responder,
     xrcd: Option<Arc<Xrcd>>,
@@ -140,7 +140,7 @@ pub(crate) struct Qp {
 
 /// Counts of retries of a queue pair since its creation. They wrap around.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct Trouble {
+pub struct RetryCounts {
     /// Retransmissions of all packets in flight, after a gap or a timeout.
     pub retries: u32,
     /// RNR NAKs that the peer sent.
@@ -175,7 +175,7 @@ pub struct QpQuery {
     /// Number of request packets that are sent and not acknowledged.
     pub unacked: u32,
     /// Retries so far.
-    pub trouble: Trouble,
+    pub retry_counts: RetryCounts,
     /// Protection domain.
     pub pd: Option<u32>,
     /// Completion queue of sends.
@@ -270,7 +270,7 @@ impl Qp {
                 }
                 QpType::Uc | QpType::Ud | QpType::Gsi | QpType::XrcTarget => 0,
             },
-            trouble: self.trouble,
+            retry_counts: self.retry_counts,
             pd: self.pd.as_ref().map(|pd| pd.id()),
             send_cq: self.send_cq.as_ref().map(|cq| cq.id()),
             recv_cq: self.recv_cq.as_ref().map(|cq| cq.id()),

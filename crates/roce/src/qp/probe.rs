@@ -158,7 +158,7 @@ impl Qp {
             return;
         }
         cx.count(Counter::CompleterRetryErr);
-        self.trouble.retries = self.trouble.retries.wrapping_add(1);
+        self.retry_counts.retries = self.retry_counts.retries.wrapping_add(1);
         self.req.window.lost(self.req.sent_up_to);
         self.note_go_back(cx, Retransmission::ProbeAnswered);
         self.req.rewind();

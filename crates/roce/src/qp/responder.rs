@@ -249,7 +249,7 @@ impl Qp {
             Err(Refusal::NotReady) => {
                 self.resp.nak_sent = true;
                 cx.count(Counter::SendRnrErr);
-                self.trouble.rnr_sent = self.trouble.rnr_sent.wrapping_add(1);
+                self.retry_counts.rnr_sent = self.retry_counts.rnr_sent.wrapping_add(1);
                 // rxe accepts any value too, and sends its low five bits.
                 let timer = self.attr.min_rnr_timer & 0x1f;
                 let wait_ns = rnr_delay_ns(timer);

@@ -108,7 +108,7 @@ fn query_reports_packets_in_flight() {
     let query = pair.hosts[0].query();
     assert_eq!((query.in_flight, query.unacked), (0, 0));
     assert_eq!(query.una.value(), 1003);
-    assert_eq!(query.trouble.retries, 0);
+    assert_eq!(query.retry_counts.retries, 0);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn sequence_nak_halves_the_window_and_timeout_sets_it_to_the_minimum() {
     let nak = pair.ack(1000, Syndrome::Nak(NakCode::PsnSequence));
     pair.deliver(&nak);
     assert_eq!(pair.hosts[0].query().window, before / 2);
-    assert_eq!(pair.hosts[0].query().trouble.retries, 1);
+    assert_eq!(pair.hosts[0].query().retry_counts.retries, 1);
     pair.take(0);
     pair.expire_ack_timeout();
     assert_eq!(pair.hosts[0].query().window, 4 * (1024 + OVERHEAD));

@@ -86,8 +86,8 @@ fn rnr_retry_7_means_unlimited_retries() {
         assert!(pair.fire_next_timer());
     }
     assert_eq!(pair.hosts[0].count(Counter::RcvdRnrErr), 1000);
-    assert_eq!(pair.hosts[0].query().trouble.rnr_received, 1000);
-    assert_eq!(pair.hosts[1].query().trouble.rnr_sent, 1000);
+    assert_eq!(pair.hosts[0].query().retry_counts.rnr_received, 1000);
+    assert_eq!(pair.hosts[1].query().retry_counts.rnr_sent, 1000);
     pair.recv(7, 100);
     pair.run_until_idle();
     assert_eq!(pair.done(0), [(1, OK)]);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::Misbehaved;
+use super::ProtocolViolation;
 use super::pieces::Pieces;
 
 /// Credits for the peer.
@@ -55,12 +55,16 @@ impl Incoming {
     }
 
     /// Counts a data message of `length` bytes.
-    pub(crate) fn arrived(&mut self, length: u32) -> Result<(), Misbehaved> {
+    pub(crate) fn arrived(&mut self, length: u32) -> Result<(), ProtocolViolation> {
         if length > self.size - self.free - self.unread {
-            return Err(Misbehaved("it sends more bytes than it has room for"));
+            return Err(ProtocolViolation(
+                "it sends more bytes than it has room for",
+            ));
         }
         if self.messages.len() == usize::from(self.capacity) {
-            return Err(Misbehaved("it sends more messages than it has credits for"));
+            return Err(ProtocolViolation(
+                "it sends more messages than it has credits for",
+            ));
         }
         self.unread += length;
         self.messages.push_back(length);
@@ -69,7 +73,7 @@ impl Incoming {
     }
 
     /// Counts the announcement of an iomap, which takes a credit like a data message.
-    pub(crate) fn announcement_arrived(&mut self) -> Result<(), Misbehaved> {
+    pub(crate) fn announcement_arrived(&mut self) -> Result<(), ProtocolViolation> {
         self.arrived(0)
     }
 

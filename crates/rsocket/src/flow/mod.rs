@@ -33,7 +33,7 @@ pub(crate) const MAX_TRANSFER: u32 = 65536;
 
 /// A protocol violation of the peer, which ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Misbehaved(pub(crate) &'static str);
+pub(crate) struct ProtocolViolation(pub(crate) &'static str);
 
 #[cfg(test)]
 mod tests {

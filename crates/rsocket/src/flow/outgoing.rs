@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::pieces::Pieces;
-use super::{CONTROL_MESSAGES, LOW_WATER, MAX_TRANSFER, Misbehaved};
+use super::{CONTROL_MESSAGES, LOW_WATER, MAX_TRANSFER, ProtocolViolation};
 use crate::wire::Region;
 
 /// The next bytes that may be sent.
@@ -134,9 +134,9 @@ impl Outgoing {
     }
 
     /// Accepts a region that the peer has published.
-    pub(crate) fn offered(&mut self, region: Region) -> Result<(), Misbehaved> {
+    pub(crate) fn offered(&mut self, region: Region) -> Result<(), ProtocolViolation> {
         if self.offered.len() == MAX_OFFERED {
-            return Err(Misbehaved(
+            return Err(ProtocolViolation(
                 "it publishes more receive buffers than the table has entries",
             ));
         }

@@ -9,7 +9,7 @@ use rustix::event::PollFlags;
 use super::iomap::Iomaps;
 use super::options::Options;
 use crate::cm::{Id, Request};
-use crate::connection::{Connection, News};
+use crate::connection::{ConnChanges, Connection};
 use crate::wait::Waiters;
 use crate::wire::Greeting;
 use crate::{Errno, Result};
@@ -129,23 +129,23 @@ impl State {
         else {
             return;
         };
-        let news = connection.progress();
-        if news.any {
+        let changes = connection.progress();
+        if changes.any {
             if self.phase == Phase::Accepting {
                 // A completion shows that the peer has the REP: its RTU is late or lost.
                 self.open();
             }
-            self.apply(news);
+            self.apply(changes);
         }
     }
 
-    fn apply(&mut self, news: News) {
-        if news.shut {
+    fn apply(&mut self, changes: ConnChanges) {
+        if changes.shut {
             self.readable = false;
         }
-        if news.gone || (news.shut && !self.writable) {
+        if changes.gone || (changes.shut && !self.writable) {
             self.close(None);
-        } else if let Some(errno) = news.broken {
+        } else if let Some(errno) = changes.broken {
             self.close(Some(errno));
         }
         self.waiters.wake_all();
