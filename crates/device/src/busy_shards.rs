@@ -89,7 +89,7 @@ impl Load {
     /// Notes the work between two times. Returns true if the progress thread shall take over:
     /// this shard and another one are busy, or this one sends much in long messages.
     pub(crate) fn note(&self, work: Work, since: Time, now: Time) -> bool {
-        let much = |much| now.nanos_since(since).saturating_mul(much) / STANDBY_NS;
+        let much = |much| in_window(much, since, now);
         if work.bytes == 0 || work.bytes < much(MUCH) {
             self.note_quiet();
             return false;
@@ -117,6 +117,8 @@ pub(crate) struct LoadMeter {
     /// Begin of the window, and the work until then.
     since: Time,
     work: Work,
+    /// True if the shard sent much in the window before.
+    sends_much: bool,
 }
 
 impl LoadMeter {
@@ -125,7 +127,14 @@ impl LoadMeter {
         LoadMeter {
             since: now,
             work: load.work(),
+            sends_much: false,
         }
+    }
+
+    /// Returns true if the shard sent much over UDP in the last whole window. A shard that only receives
+    /// has no packets for a second thread to assemble.
+    pub(crate) fn sends_much(&self) -> bool {
+        self.sends_much
     }
 
     /// Returns the end of a window of this length.
@@ -137,11 +146,11 @@ impl LoadMeter {
     /// begins the next window. Returns none before the end. **Why less than [`Load::note`] asks
     /// for**: traffic near the limit would begin and end the work of two threads again and again.
     pub(crate) fn goes_on(&mut self, load: &Load, window_ns: u64, now: Time) -> Option<bool> {
-        let LoadMeter { since, work } = *self;
+        let LoadMeter { since, work, .. } = *self;
         self.measure(load, window_ns, now)?;
         let work = self.work.since(work);
         let is_long = work.sent >= work.posts.saturating_mul(LONG_POST / 2);
-        let is_much = work.bytes >= now.nanos_since(since).saturating_mul(MUCH) / STANDBY_NS;
+        let is_much = work.bytes >= in_window(MUCH, since, now);
         Some(is_much && (is_long || load.has_busy_others()))
     }
 
@@ -151,9 +160,16 @@ impl LoadMeter {
         if now < self.end_of_window(window_ns) {
             return None;
         }
-        let LoadMeter { since, work } = core::mem::replace(self, LoadMeter::begin(load, now));
-        Some(load.note(self.work.since(work), since, now))
+        let LoadMeter { since, work, .. } = core::mem::replace(self, LoadMeter::begin(load, now));
+        let work = self.work.since(work);
+        self.sends_much = work.sent > 0 && work.sent >= in_window(MUCH_SENT, since, now);
+        Some(load.note(work, since, now))
     }
+}
+
+/// Returns the bytes between two times at a rate of so many in a standby.
+fn in_window(bytes: u64, since: Time, now: Time) -> u64 {
+    now.nanos_since(since).saturating_mul(bytes) / STANDBY_NS
 }
 
 #[cfg(test)]
@@ -184,6 +200,21 @@ mod tests {
         assert_eq!(says_after_much(5 * MUCH - 1), Some(false));
         assert_eq!(says_after_much(8), Some(false));
         assert_eq!(says_after_much(0), Some(false));
+    }
+
+    /// The target of WRITEs kept four threads busy that looked for packets to assemble.
+    #[test]
+    fn shard_that_receives_does_not_send_much() {
+        let window = |counter| {
+            let counters = Arc::new(Counters::default());
+            let load = Load::new(Arc::clone(&counters), BusyShards::default(), 0);
+            let mut meter = LoadMeter::begin(&load, Time::ZERO);
+            counters.add(counter, 10 * MUCH_SENT);
+            meter.goes_on(&load, WINDOW_NS, Time::from_nanos(WINDOW_NS));
+            meter.sends_much()
+        };
+        assert!(window(Counter::SentBytes));
+        assert!(!window(Counter::RcvdBytes));
     }
 
     #[test]

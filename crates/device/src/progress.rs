@@ -220,10 +220,11 @@ impl ProgressThread<'_> {
             if busy == Some(false) || !self.cores.has_one(now, PEERS - 1) {
                 break;
             }
-            let is_polled = shard.polls.within(now, UNPOLLED_NS);
+            // The polls of the program assemble packets, too.
+            let needs_assistant = self.meter.sends_much() && !shard.polls.within(now, UNPOLLED_NS);
             match shard.is_assisted() {
-                true if is_polled => self.assistant.rest(),
-                false if !is_polled && self.cores.has_one(now, PEERS) => self.assistant.work(),
+                true if !needs_assistant => self.assistant.rest(),
+                false if needs_assistant && self.cores.has_one(now, PEERS) => self.assistant.work(),
                 _ => {}
             }
             if turn.is_none_or(|turn| turn.received == 0) {
