@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use ferroce_harness::{Running, deadline, now, pause};
 
 use crate::agent;
@@ -235,10 +235,12 @@ impl Site {
     /// Adds the guest's kernel log and the counters of both ends to the logs of a case.
     pub(crate) fn describe(&self, folder: &Path) {
         let ask = "dmesg | tail -n 60; rdma statistic show; rdma resource show qp";
-        let said = self
-            .vm
-            .run(ask)
-            .unwrap_or_else(|error| format!("{error:#}"));
+        // A guest whose kernel has crashed accepts the command, and never replies.
+        let said = match agent::answers() {
+            true => self.vm.run(ask),
+            false => Err(anyhow!("the guest does not reply: see its console")),
+        };
+        let said = said.unwrap_or_else(|error| format!("{error:#}"));
         let _unwritten = fs::write(folder.join("guest"), said);
         let said = self.network.user.ferroce(&["stat", self.link.name()]);
         let said = said.unwrap_or_else(|error| format!("{error:#}"));
