@@ -58,7 +58,7 @@ bitflags! {
     /// Flags of a completion: `ibv_wc_flags`.
     #[derive(Copy, Clone, PartialEq, Eq, Hash, Debug, Default)]
     pub struct WcFlags: u32 {
-        /// The first 40 bytes of the receive buffer hold a GRH.
+        /// The packet had a GRH. With UD the first 40 bytes of the receive buffer hold it.
         const GRH = 1 << 0;
         /// `imm` is valid.
         const WITH_IMM = 1 << 1;

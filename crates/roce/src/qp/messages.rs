@@ -275,6 +275,8 @@ impl Qp {
         let mut wc = self.wc(cx, self.resp.held.wr_id, WcStatus::Success, opcode);
         wc.byte_len = message.placed as u32;
         wc.src_qp = self.attr.dest_qpn;
+        // As rxe does, for every queue pair: packets of RoCEv2 have an IP header in place of the GRH.
+        wc.flags |= WcFlags::GRH;
         if let Some(imm) = packet.immediate()
             && !cx.has_bug(Bug::LoseImmediate)
         {

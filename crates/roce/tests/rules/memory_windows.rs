@@ -367,7 +367,8 @@ fn send_with_invalidate_invalidates_a_type_2_window() {
         pair.run();
         let got = pair.hosts[1].completions()[0];
         assert_eq!((got.status, got.opcode), (OK, WcOpcode::Recv));
-        assert_eq!((got.flags, got.imm), (WcFlags::WITH_INV, rkey));
+        assert_eq!(got.flags, WcFlags::GRH | WcFlags::WITH_INV);
+        assert_eq!(got.imm, rkey);
         assert_eq!(got.byte_len, length);
         assert!(!is_readable(&pair, rkey));
         assert_eq!(pair.done(0), [(1, OK), (2, OK)]);

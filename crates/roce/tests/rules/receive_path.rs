@@ -108,11 +108,12 @@ fn receive_completions_have_opcode_length_flags_and_immediate() {
         .iter()
         .map(|wc| (wc.wr_id, wc.opcode, wc.byte_len, wc.flags, wc.imm))
         .collect();
-    let imm = WcFlags::WITH_IMM;
+    // rxe sets GRH for all receives, and async-rdma compares all flags.
+    let imm = WcFlags::GRH | WcFlags::WITH_IMM;
     assert_eq!(
         seen,
         [
-            (0, WcOpcode::Recv, 3000, WcFlags::empty(), 0),
+            (0, WcOpcode::Recv, 3000, WcFlags::GRH, 0),
             (1, WcOpcode::Recv, 10, imm, 0x0102_0304),
             (2, WcOpcode::RecvRdmaWithImm, 2001, imm, 0x0a0b_0c0d),
         ]
