@@ -49,8 +49,12 @@ impl Cq {
         channel: Option<Arc<CompletionChannel>>,
         shards: Arc<Shards>,
     ) -> Result<Cq, VerbsError> {
+        let queue = Queue::new(id, entries)?;
+        if let Some(channel) = &channel {
+            queue.set_channel(Arc::as_ptr(channel).addr() as u64);
+        }
         Ok(Cq {
-            queue: Queue::new(id, entries)?,
+            queue,
             channel,
             shards,
             used: AtomicU64::new(0),

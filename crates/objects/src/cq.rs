@@ -4,7 +4,7 @@
 //! polling it takes no engine's lock.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::error::VerbsError;
@@ -44,6 +44,8 @@ pub struct Cq {
     /// Number of queued completions, stored under the lock. A poll of an empty queue reads it
     /// instead of taking the lock, which takes two locked instructions.
     queued: AtomicUsize,
+    /// Number of the completion channel; 0 without one.
+    channel: AtomicU64,
     inner: Mutex<Inner>,
 }
 
@@ -64,6 +66,7 @@ impl Cq {
         Ok(Arc::new(Cq {
             id,
             queued: AtomicUsize::new(0),
+            channel: AtomicU64::new(0),
             inner: Mutex::new(Inner {
                 entries,
                 capacity,
@@ -77,6 +80,19 @@ impl Cq {
     #[inline]
     pub fn id(&self) -> u32 {
         self.id
+    }
+
+    /// Sets the number of the completion channel that gets the events of this queue. It is not 0.
+    pub fn set_channel(&self, number: u64) {
+        self.channel.store(number, Ordering::Relaxed);
+    }
+
+    /// True if a program sees the order of completions in both queues: they are one queue, or their
+    /// events come from one channel.
+    pub fn is_ordered_with(&self, other: &Cq) -> bool {
+        let channel = self.channel.load(Ordering::Relaxed);
+        core::ptr::eq(self, other)
+            || channel != 0 && channel == other.channel.load(Ordering::Relaxed)
     }
 
     /// Returns the number of completions that fit.

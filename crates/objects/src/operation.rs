@@ -276,6 +276,27 @@ const BIND_MW: OpInfo = OpInfo {
 };
 
 impl SendOp {
+    /// Returns true if the message completes a receive of the peer.
+    pub fn completes_receive(&self) -> bool {
+        match self {
+            SendOp::Send { .. } | SendOp::SendInvalidate { .. } => true,
+            SendOp::Write { imm, .. } => imm.is_some(),
+            SendOp::Read { .. }
+            | SendOp::CompareSwap { .. }
+            | SendOp::FetchAdd { .. }
+            | SendOp::AtomicWrite { .. }
+            | SendOp::Flush { .. }
+            | SendOp::BindMw(_)
+            | SendOp::LocalInvalidate { .. } => false,
+        }
+    }
+
+    /// Returns true if the packets of both operations have headers of the same length.
+    pub fn has_headers_of(&self, other: &SendOp) -> bool {
+        core::mem::discriminant(self) == core::mem::discriminant(other)
+            && self.imm().is_some() == other.imm().is_some()
+    }
+
     /// Returns the operation's row of the table.
     ///
     /// The function is always inlined: a use of one column compiles to a test of the

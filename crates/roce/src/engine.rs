@@ -386,14 +386,14 @@ impl Engine {
         })
     }
 
-    /// True if the sends that an ACK completes share a completion queue with the receives of
-    /// their queue pair.
-    pub fn completes_among_receives(&self, ack: &[u8]) -> bool {
-        let Some(&[a, b, c]) = ack.get(5..8).and_then(<[u8]>::first_chunk) else {
+    /// True if the program sees the order in which sends and receives of a queue pair complete. The
+    /// packet is one to that queue pair.
+    pub fn shows_completion_order(&self, packet: &[u8]) -> bool {
+        let Some(&[a, b, c]) = packet.get(5..8).and_then(<[u8]>::first_chunk) else {
             return false;
         };
         let qp = self.qps.get(u32::from_be_bytes([0, a, b, c]));
-        qp.is_some_and(Qp::has_one_cq)
+        qp.is_some_and(Qp::shows_completion_order)
     }
 
     /// Returns true if queue pairs may have packets to send.

@@ -149,6 +149,23 @@ impl Batch {
         run.map_or(0, |run| run.room(limits))
     }
 
+    /// Returns the most packets of a run.
+    pub(crate) fn packets_of_run(&self) -> usize {
+        self.run_limits.packets
+    }
+
+    /// Returns true if `count` further packets of up to `len` bytes, all of one size, fit one run.
+    pub(crate) fn fits_run(&self, count: usize, len: usize) -> bool {
+        let limits = &self.run_limits;
+        let (packets, bytes) = match self.runs.last() {
+            Some(run) => (run.packets.len(), run.bytes),
+            None => (0, 0),
+        };
+        // They may continue the last run.
+        count <= limits.packets.saturating_sub(packets)
+            && count.saturating_mul(len) <= limits.bytes.saturating_sub(bytes)
+    }
+
     /// Sets AckReq in the last packet.
     pub(crate) fn request_ack_on_last(&mut self) {
         let entry = &mut self.entries[self.used - 1];

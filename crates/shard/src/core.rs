@@ -7,6 +7,7 @@ use ferroce_net::{IncomingRun, IpIds, Scope, Source, Wire};
 use ferroce_roce::{AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
 use ferroce_wire::completes_rc_receive;
 
+use crate::answers::ack_behind_answers;
 use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
@@ -302,7 +303,8 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 None => {}
             }
             let mut rest = whole;
-            let mut before: &[u8] = &[];
+            // Place of an ACK that the engine got before the messages in front of it.
+            let mut early_ack = None;
             while let Some((datagram, others)) = rest.split_first(run.segment) {
                 let memory = process.memory();
                 let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
@@ -313,18 +315,28 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                     rest = rest.skip(predicted, run.segment);
                     continue;
                 }
-                let follows = rest.payload.len() < whole.payload.len();
+                let at = whole.payload.len() - rest.payload.len();
+                if early_ack == Some(at) {
+                    rest = others;
+                    continue;
+                }
+                // A request completes before its answer.
+                if completes_rc_receive(datagram.payload)
+                    && engine.shows_completion_order(datagram.payload)
+                {
+                    received_ack.release(|ack| deliver(now, engine, credits, process, ack));
+                    if early_ack.is_none_or(|early| early < at)
+                        && let Some((ack, before)) = ack_behind_answers(&rest, run.segment)
+                    {
+                        deliver(now, engine, credits, process, &ack);
+                        early_ack = Some(at + before);
+                    }
+                }
                 let Some(datagram) = injected_segment(injected, &whole, datagram, run.segment)
                 else {
                     break;
                 };
-                // The ACK of a request behind its answer is not deferred if both complete in
-                // one queue: there the request completes first.
-                let defer_ack = caller == Caller::Poller
-                    && follows
-                    && !(completes_rc_receive(before)
-                        && engine.completes_among_receives(datagram.payload));
-                before = datagram.payload;
+                let defer_ack = caller == Caller::Poller && at > 0;
                 let waits = defer_ack && received_ack.store(&datagram)
                     || unmatched.store(now, engine, &datagram);
                 if !waits {

@@ -4,8 +4,8 @@
 //! acknowledgement in the next turn: when the program polls again, or when the progress
 //! thread comes. So the program sees its message sooner.
 //!
-//! The core defers no acknowledgement behind an answer if both complete in one queue: there
-//! the program expects the completion of its request first.
+//! The core defers no acknowledgement behind an answer if the program sees the order of both completions
+//! (`answers.rs`). Before an answer that arrives later it delivers the deferred acknowledgement.
 //!
 //! A program may also wait for the acknowledgement, and look at the message only then: `ib_send_lat`
 //! polls for the completion of its own message first. Then a deferred acknowledgement costs another turn,

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod assembly;
 mod bugs;
 mod core;

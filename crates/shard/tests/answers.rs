@@ -9,7 +9,7 @@ mod loopback;
 use std::sync::Arc;
 
 use connection::End;
-use ferroce_roce::{QpType, Time, WcOpcode};
+use ferroce_roce::{Cq, QpType, Time, WcOpcode};
 use ferroce_shard::Caller;
 use loopback::{HERE, Loopback};
 
@@ -42,6 +42,85 @@ fn request_completes_before_its_answer() {
             [(WcOpcode::Send, 1), (WcOpcode::Recv, 2)],
             "{caller:?}"
         );
+    }
+}
+
+/// DiSNI counts completed sends and receives in one queue. It waited for ever when three answers and one ACK
+/// arrived in a run, and two of the answers completed first.
+#[test]
+fn several_requests_complete_before_their_answers() {
+    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
+    end.connect(end.qpn, HERE, HERE);
+    for wr_id in 1..=2 {
+        end.post_send(Time::ZERO, wr_id);
+    }
+    end.flush(Time::ZERO);
+    end.turn(Time::ZERO, Caller::ExpectsPost);
+    let mut received = 0;
+    end.cq.poll(8, |wc| {
+        assert_eq!(wc.opcode, WcOpcode::Recv);
+        received += 1;
+    });
+    assert_eq!(received, 2, "their ACK is deferred");
+    for wr_id in 3..=4 {
+        end.post_send(Time::ZERO, wr_id);
+    }
+    end.flush(Time::ZERO);
+    let mut order = Vec::new();
+    while !end.core.wire().0.borrow().is_empty() {
+        end.turn(Time::ZERO, Caller::Poller);
+        end.cq.poll(8, |wc| order.push((wc.opcode, wc.wr_id)));
+        end.flush(Time::ZERO);
+    }
+    let place = |opcode, wr_id| order.iter().position(|&wc| wc == (opcode, wr_id));
+    for (request, answer) in [(1, 3), (2, 4)] {
+        let request = place(WcOpcode::Send, request).expect("the request completes");
+        let answer = place(WcOpcode::Recv, answer).expect("the answer completes");
+        assert!(request < answer, "{order:?}");
+    }
+}
+
+/// `rdma-client write` of a tutorial hung: the ACK arrived behind a WRITE and was deferred, and the SEND
+/// behind both completed before the request.
+#[test]
+fn deferred_ack_completes_its_request_before_a_later_answer() {
+    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
+    end.connect(end.qpn, HERE, HERE);
+    end.post_send(Time::ZERO, 1);
+    end.turn(Time::ZERO, Caller::ExpectsPost);
+    let request = end.cq.pop().map(|wc| (wc.opcode, wc.wr_id));
+    assert_eq!(request, Some((WcOpcode::Recv, 1)), "its ACK is deferred");
+    end.post_write(Time::ZERO, 2);
+    end.flush(Time::ZERO);
+    end.post_send(Time::ZERO, 3);
+    end.flush(Time::ZERO);
+    assert_eq!(end.core.wire().0.borrow().len(), 2, "WRITE and ACK, SEND");
+    end.turn(Time::ZERO, Caller::Poller);
+    let mut order = Vec::new();
+    end.cq.poll(8, |wc| order.push((wc.opcode, wc.wr_id)));
+    assert_eq!(order, [(WcOpcode::Send, 1), (WcOpcode::Recv, 3)]);
+}
+
+/// librpma has a queue for sends and one for receives, and one channel for the events of both.
+#[test]
+fn request_completes_before_its_answer_in_queues_of_one_channel() {
+    for shared in [false, true] {
+        let cqs = [1, 2].map(|id| Cq::new(id, 16).expect("a completion queue"));
+        if shared {
+            cqs.iter().for_each(|cq| cq.set_channel(7));
+        }
+        let page = Arc::default();
+        let mut end = End::with_queues(Loopback::default(), &page, QpType::Rc, 0, cqs);
+        end.connect(end.qpn, HERE, HERE);
+        end.post_send(Time::ZERO, 1);
+        end.turn(Time::ZERO, Caller::ExpectsPost);
+        assert!(end.recv_cq.pop().is_some());
+        end.post_send(Time::ZERO, 2);
+        end.flush(Time::ZERO);
+        end.turn(Time::ZERO, Caller::Poller);
+        assert!(end.recv_cq.pop().is_some());
+        let completed = end.cq.pop().is_some();
+        assert_eq!(completed, shared, "without a channel the ACK may wait");
     }
 }
 

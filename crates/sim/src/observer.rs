@@ -5,7 +5,7 @@ use std::rc::Rc;
 use ferroce_net::RUN_LIMITS;
 use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run};
 use ferroce_shard::Process;
-use ferroce_wire::{Packet, rc_acknowledge};
+use ferroce_wire::{Packet, completes_rc_receive, rc_acknowledge};
 
 use crate::arena::Arena;
 use crate::host::Outgoing;
@@ -32,7 +32,8 @@ impl Observer<'_> {
     }
 
     /// Takes a packet that the engine gets from the packets that the wire delivered. The
-    /// shard must pass on each of them once, unchanged, and in order.
+    /// shard must pass on each of them once, unchanged, and in order. An ACK may be late, and it may
+    /// overtake messages that complete receives: a request completes before its answer.
     fn take(&mut self, datagram: &Datagram<'_>) -> Option<InFlight> {
         let inbox = Rc::clone(&self.world.hosts[self.host].inbox);
         let undelivered = &mut inbox.borrow_mut().undelivered;
@@ -52,7 +53,9 @@ impl Observer<'_> {
         };
         let taken = undelivered.remove(at)?;
         let overtaken = undelivered.iter().take(at).find(|&earlier| {
-            rc_acknowledge(&earlier.bytes).is_none() && is_same_queue(earlier, &taken)
+            let is_answer =
+                rc_acknowledge(&taken.bytes).is_some() && completes_rc_receive(&earlier.bytes);
+            rc_acknowledge(&earlier.bytes).is_none() && !is_answer && is_same_queue(earlier, &taken)
         });
         if let Some(earlier) = overtaken {
             let (later, earlier) = (taken.number, earlier.number);

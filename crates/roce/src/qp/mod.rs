@@ -278,16 +278,17 @@ impl Qp {
         }
     }
 
-    /// True if sends and receives complete in one queue.
-    pub(crate) fn has_one_cq(&self) -> bool {
+    /// True if the program sees the order in which sends and receives complete.
+    pub(crate) fn shows_completion_order(&self) -> bool {
         let cqs = self.send_cq.as_ref().zip(self.recv_cq.as_ref());
-        cqs.is_some_and(|(send, receive)| Arc::ptr_eq(send, receive))
+        cqs.is_some_and(|(send, receive)| send.is_ordered_with(receive))
     }
 
     /// Adds the packets that are due to the batch.
     ///
     /// READ responses go first, because the peer's work requests wait for them. Requests
-    /// follow. The pending ACK goes last: as the shortest packet it can end their run.
+    /// follow. The pending ACK goes last: as the shortest packet it can end their run. It goes
+    /// before requests that may be answers and form several runs.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
         let due = core::mem::take(&mut self.due);
         // With no other queue pair ready there is no quantum: send until the batch is full.
@@ -305,6 +306,9 @@ impl Qp {
         if more.is_empty() {
             if due.contains(Due::PROBE) {
                 self.transmit_probe(cx, batch, limit);
+            }
+            if due.contains(Due::ACK | Due::REQUESTS) && !self.ack_may_follow_requests(batch) {
+                self.transmit_ack(batch);
             }
             let requests = due.contains(Due::REQUESTS)
                 && match self.kind {

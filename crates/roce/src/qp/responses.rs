@@ -11,7 +11,8 @@
 use std::sync::Arc;
 
 use ferroce_wire::{
-    Aeth, AtomicAckEth, Bth, HeaderBuf, NakCode, Opcode, Operation, Packet, Psn, Syndrome, padding,
+    Aeth, AtomicAckEth, Bth, HeaderBuf, MAX_HEADER_LEN, NakCode, Opcode, Operation, Packet, Psn,
+    Syndrome, padding,
 };
 
 use super::request_kind::RequestKind;
@@ -292,6 +293,33 @@ impl Qp {
         self.response_header(batch, Operation::Acknowledge, psn, 0, syndrome);
         let mark = batch.mark();
         self.push_response_packet(batch, mark, Origin::Response(psn), 0);
+    }
+
+    /// True if the pending ACK may be sent behind the requests that are due.
+    ///
+    /// A request completes before the answer to it arrives: on adapters the ACK precedes the answer, and
+    /// programs depend on that. The peer finds an ACK behind answers in the same run, and processes it first. So
+    /// all answers must be packets of one size, not shorter than the ACK, that fit a run.
+    pub(super) fn ack_may_follow_requests(&self, batch: &Batch) -> bool {
+        let index = self.req.index();
+        let due = (index..self.sq.len()).filter_map(|index| self.sq.get(index));
+        let mut messages = due.take(batch.packets_of_run());
+        let Some(first) = messages.next() else {
+            return true;
+        };
+        let (mut count, mut uniform, mut answers) = (1, true, first.op.completes_receive());
+        for wqe in messages {
+            count += 1;
+            uniform &= wqe.length == first.length && wqe.op.has_headers_of(&first.op);
+            answers |= wqe.op.completes_receive();
+        }
+        let is_short = (1..=self.mtu).contains(&first.length);
+        let packet = MAX_HEADER_LEN + first.length as usize;
+        !answers
+            || uniform
+                && is_short
+                && index + count == self.sq.len()
+                && batch.fits_run(count + 1, packet)
     }
 
     /// Adds packets of the READ response at the front of the queue to the batch.

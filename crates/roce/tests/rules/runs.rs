@@ -252,6 +252,54 @@ fn ack_shares_a_run_with_the_request_before_it() {
     assert_eq!(opcodes, [0x0a, 0x11], "WRITE ONLY, then ACKNOWLEDGE");
 }
 
+/// A program may answer a request before its ACK has left. The answer must not complete at the peer before
+/// the request does.
+#[test]
+fn ack_precedes_answers_that_form_several_runs() {
+    const ACK: u8 = 0x11;
+    // Lengths of the answers, and the place of the ACK. The peer finds an ACK at the end of a run.
+    for (lengths, place) in [
+        (&[8][..], 1),
+        (&[8, 8, 8], 3),
+        (&[8, 600], 0),
+        (&[0], 0),
+        (&[3000], 0),
+        (&[8; 70], 0),
+    ] {
+        let mut pair = pair_with_large_window(|knobs| knobs.cap.max_send_wr = 128);
+        pair.write(1, 8);
+        pair.flush(0);
+        let request = pair.wire.pop_front().unwrap();
+        pair.deliver(&request);
+        for &length in lengths {
+            let sges = [pair.hosts[1].sge(0, length)];
+            pair.post(1, wr(2, SendOp::Send { imm: None }, &sges));
+        }
+        let mut batch = Batch::new(256, LIMITS);
+        pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+        check(&batch);
+        let mut opcodes = (0..batch.len()).map(|n| batch.packet(n).header()[0]);
+        assert_eq!(opcodes.position(|opcode| opcode == ACK), Some(place));
+        if place > 0 {
+            assert_eq!(batch.runs().len(), 1, "{lengths:?}");
+        }
+    }
+}
+
+#[test]
+fn ack_follows_writes_that_form_several_runs() {
+    let mut pair = Pair::rc();
+    pair.write(1, 8);
+    pair.flush(0);
+    let request = pair.wire.pop_front().unwrap();
+    pair.deliver(&request);
+    pair.write_back(2, 8);
+    pair.write_back(3, 600);
+    let mut batch = Batch::new(256, LIMITS);
+    pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+    assert_eq!(batch.packet(batch.len() - 1).header()[0], 0x11);
+}
+
 #[test]
 fn responses_are_sent_in_psn_order() {
     let mut pair = Pair::rc();

@@ -29,6 +29,8 @@ pub(crate) struct End<W: Wire> {
     memory: Ram,
     mr: Arc<Mr>,
     pub(crate) cq: Arc<Cq>,
+    /// The queue of receives, which is `cq` by default.
+    pub(crate) recv_cq: Arc<Cq>,
     pub(crate) qpn: u32,
     kind: QpType,
     pd: Arc<Pd>,
@@ -91,6 +93,18 @@ impl Process for Quiet<'_> {
 
 impl<W: Wire> End<W> {
     pub(crate) fn new(wire: W, page: &Arc<CreditPage>, kind: QpType, fill: u8) -> End<W> {
+        let cq = Cq::new(1, 16).expect("a completion queue");
+        End::with_queues(wire, page, kind, fill, [Arc::clone(&cq), cq])
+    }
+
+    /// Creates an end whose sends and receives complete in these queues.
+    pub(crate) fn with_queues(
+        wire: W,
+        page: &Arc<CreditPage>,
+        kind: QpType,
+        fill: u8,
+        [cq, recv_cq]: [Arc<Cq>; 2],
+    ) -> End<W> {
         let slot = wire.properties().slot;
         let regions = Arc::new(Regions::new([slot; 32]));
         let pd = regions.alloc_pd();
@@ -104,12 +118,11 @@ impl<W: Wire> End<W> {
         let engine = Engine::new(config, Arc::clone(&regions), Arc::new(Counters::default()));
         let core = Core::new(engine, wire, Arc::clone(page));
         let mut core = core.expect("a wire that can be set up");
-        let cq = Cq::new(u32::from(slot), 16).expect("a completion queue");
         let init = QpInit {
             qp_type: kind,
             pd: Some(Arc::clone(&pd)),
             send_cq: Some(Arc::clone(&cq)),
-            recv_cq: Some(Arc::clone(&cq)),
+            recv_cq: Some(Arc::clone(&recv_cq)),
             srq: None,
             xrcd: None,
             cap: QpCap {
@@ -128,6 +141,7 @@ impl<W: Wire> End<W> {
             memory: Ram(RefCell::new(bytes)),
             mr: mr.expect("a region"),
             cq,
+            recv_cq,
             qpn,
             kind,
             pd,
@@ -324,6 +338,11 @@ impl<W: Wire> End<W> {
         let mut process = Quiet(&self.memory);
         self.core
             .end_transmit(now, &mut process, packets, continues)
+    }
+
+    /// Sends deferred ACKs and posts that wait.
+    pub(crate) fn flush(&mut self, now: Time) {
+        self.core.flush_deferred(now, &mut Quiet(&self.memory));
     }
 
     pub(crate) fn turn(&mut self, now: Time, caller: Caller) {
