@@ -323,7 +323,8 @@ fn extended_queue_reads_completions_field_by_field() {
                 assert_eq!((c.read_byte_len.unwrap())(cq), 32);
                 assert_eq!((c.read_imm_data.unwrap())(cq), 0x0102_0304);
                 assert_eq!((c.read_qp_num.unwrap())(cq), (*f.qps[1]).qp_num);
-                assert_eq!((c.read_wc_flags.unwrap())(cq), IBV_WC_WITH_IMM);
+                let flags = IBV_WC_GRH | IBV_WC_WITH_IMM;
+                assert_eq!((c.read_wc_flags.unwrap())(cq), flags);
                 for zero in [c.read_vendor_err, c.read_slid, c.read_flow_tag] {
                     assert_eq!((zero.unwrap())(cq), 0);
                 }
