@@ -66,7 +66,7 @@ fn everything(world: &World, one: &End, other: &End) {
         wr!(one, wr_set_inline_data, data.as_ptr() as *mut c_void, 100);
     });
     let wc = other.done();
-    assert_eq!(wc.wc_flags, IBV_WC_WITH_IMM);
+    assert_eq!(wc.wc_flags, IBV_WC_GRH | IBV_WC_WITH_IMM);
     // SAFETY: all fields of the union are integers.
     assert_eq!(unsafe { wc.imm.imm_data }, IMM);
     assert_eq!(other.memory.get(0, 100), data);
@@ -139,7 +139,7 @@ fn everything(world: &World, one: &End, other: &End) {
     });
     other.receive(12, 0, 0);
     perform(one, 12, IBV_WC_SEND, || wr!(one, wr_send_inv, window));
-    assert_eq!(other.done().wc_flags, IBV_WC_WITH_INV);
+    assert_eq!(other.done().wc_flags, IBV_WC_GRH | IBV_WC_WITH_INV);
     perform(other, 13, IBV_WC_BIND_MW, || {
         wr!(other, wr_bind_mw, mw, window, &raw const info);
     });

@@ -41,7 +41,7 @@ fn sends(one: &End, other: &End) {
     perform(one, send_wr(1, IBV_WR_SEND, &mut sges), IBV_WC_SEND);
     let wc = other.done();
     assert_eq!((wc.wr_id, wc.opcode), (7, IBV_WC_RECV));
-    assert_eq!((wc.byte_len, wc.wc_flags), (LENGTH as u32, 0));
+    assert_eq!((wc.byte_len, wc.wc_flags), (LENGTH as u32, IBV_WC_GRH));
     assert_eq!(other.memory.get(0, LENGTH), pattern(1, LENGTH));
 
     let mut wr = send_wr(2, IBV_WR_SEND_WITH_IMM, &mut sges[..1]);
@@ -49,7 +49,7 @@ fn sends(one: &End, other: &End) {
     other.receive(8, 0, LENGTH);
     perform(one, wr, IBV_WC_SEND);
     let wc = other.done();
-    assert_eq!((wc.wr_id, wc.wc_flags), (8, IBV_WC_WITH_IMM));
+    assert_eq!((wc.wr_id, wc.wc_flags), (8, IBV_WC_GRH | IBV_WC_WITH_IMM));
     // SAFETY: all fields of the union are integers.
     assert_eq!(unsafe { wc.imm.imm_data }, IMM);
 }
@@ -94,7 +94,10 @@ fn writes(one: &End, other: &End) {
     perform(one, wr, IBV_WC_RDMA_WRITE);
     let wc = other.done();
     assert_eq!((wc.wr_id, wc.opcode), (10, IBV_WC_RECV_RDMA_WITH_IMM));
-    assert_eq!((wc.byte_len, wc.wc_flags), (10, IBV_WC_WITH_IMM));
+    assert_eq!(
+        (wc.byte_len, wc.wc_flags),
+        (10, IBV_WC_GRH | IBV_WC_WITH_IMM)
+    );
     // The immediate came after both writes.
     assert_eq!(other.memory.get(THERE, LENGTH), pattern(3, LENGTH));
     assert_eq!(other.memory.get(8000, 10), pattern(3, LENGTH)[..10]);
@@ -173,7 +176,7 @@ fn windows(world: &World, one: &End, other: &End) {
     other.receive(12, 0, 0);
     perform(one, wr, IBV_WC_SEND);
     let wc = other.done();
-    assert_eq!((wc.wr_id, wc.wc_flags), (12, IBV_WC_WITH_INV));
+    assert_eq!((wc.wr_id, wc.wc_flags), (12, IBV_WC_GRH | IBV_WC_WITH_INV));
     // SAFETY: all fields of the union are integers.
     assert_eq!(unsafe { wc.imm.invalidated_rkey }, rkey);
     assert_eq!(other.memory.get(512, 64), pattern(5, 64));
