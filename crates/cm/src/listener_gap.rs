@@ -4,11 +4,14 @@
 //! client that connects in between would be rejected. perftest with `-R` does that: its server
 //! tells the client to connect for the second time before it listens again. So a request for a
 //! service without a listener waits a moment if the service had one just before.
+//!
+//! Services of rdma_cm with the same port in different port spaces share a gap: perftest with
+//! `-R -c UD` has its first listener in RDMA_PS_TCP and its second one in RDMA_PS_UDP.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::{Address, Mad, Time};
+use crate::{Address, Mad, PortSpace, Time};
 
 /// Time for which a request waits for the next listener. perftest's server needs some
 /// milliseconds, and a hundred on a busy machine.
@@ -49,10 +52,12 @@ impl ListenerGaps {
             .for_each(|request| request.until = Time::ZERO);
     }
 
-    /// Lets a request wait if its service is in a gap. Returns false if it does not wait.
+    /// Lets a request wait if its service, or its port in another port space, is in a gap.
+    /// Returns false if it does not wait.
     pub(crate) fn hold(&mut self, now: Time, service_id: u64, address: Address, mad: &Mad) -> bool {
-        let until = self.services.get(&service_id).copied();
-        let Some(until) = until.filter(|until| *until > now) else {
+        let services = same_port(service_id).chain([service_id]);
+        let ends = services.filter_map(|service| self.services.get(&service));
+        let Some(until) = ends.copied().max().filter(|until| *until > now) else {
             return false;
         };
         let is_same = |other: &Waiting| (other.address, other.mad.tid) == (address, mad.tid);
@@ -89,4 +94,12 @@ impl ListenerGaps {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
+}
+
+/// Returns the services of rdma_cm with the port of this one. A service that is not one of rdma_cm
+/// has none.
+fn same_port(service_id: u64) -> impl Iterator<Item = u64> {
+    let port = PortSpace::of_service(service_id).map(|(_, port)| port);
+    let spaces = move |port| PortSpace::ALL.map(|space| space.service_id(port));
+    port.map(spaces).into_iter().flatten()
 }

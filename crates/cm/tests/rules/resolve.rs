@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ferroce_cm::message::SidrStatus;
 use ferroce_cm::{
-    Address, Ece, Event, Ignored, ListenAddress, PortSpace, PrivateData, SidrAnswer, SidrId,
-    SidrRequest,
+    Address, Ece, Event, Ignored, LISTENER_GAP, ListenAddress, PortSpace, PrivateData, SidrAnswer,
+    SidrId, SidrRequest,
 };
 
 use crate::pair::*;
@@ -74,6 +74,64 @@ fn a_service_without_a_listener_is_unsupported() {
     pair.deliver_all();
     let status = status(&poll_events(&mut pair.a));
     assert_eq!(status, [SidrStatus::UNSUPPORTED_SERVICE]);
+}
+
+/// perftest with `-R -c UD` connects in RDMA_PS_TCP, closes that listener, and then listens on
+/// the same port in RDMA_PS_UDP. Its client sends the SIDR_REQ before that.
+#[test]
+fn a_sidr_req_waits_for_a_listener_of_its_port_in_another_port_space() {
+    let mut pair = Pair::new();
+    let connections = PortSpace::Tcp.service_id(7175);
+    let datagrams = PortSpace::Udp.service_id(7175);
+    let first = pair.b.listen(connections, ListenAddress::Any, 1).unwrap();
+    pair.b.unlisten(pair.now, first).unwrap();
+    let request = SidrRequest {
+        service_id: datagrams,
+        ..sidr_request()
+    };
+    pair.a.sidr_request(pair.now, &request);
+    let mads = sent(&mut pair.a);
+    for _ in 0..2 {
+        let held = pair.b.receive(pair.now, from_b(), &mads[0].encode());
+        assert_eq!(held, Err(Ignored::NotYet));
+    }
+    assert_eq!(sent(&mut pair.b), []);
+    assert_eq!(pair.b.next_timeout(), Some(pair.now + LISTENER_GAP));
+
+    let second = pair.b.listen(datagrams, ListenAddress::Any, 1).unwrap();
+    assert!(pair.b.next_timeout().is_some_and(|due| due <= pair.now));
+    pair.b.handle_timeout(pair.now);
+    let events = poll_events(&mut pair.b);
+    let [Event::SidrRequest(incoming)] = &events[..] else {
+        panic!("not one SIDR request: {events:?}");
+    };
+    assert_eq!(incoming.listener, second);
+}
+
+#[test]
+fn a_sidr_req_for_a_port_whose_listener_closed_for_good_is_unsupported() {
+    let mut pair = Pair::new();
+    let (closed, request) = (PortSpace::Tcp.service_id(7175), sidr_request());
+    let listener = pair.b.listen(closed, ListenAddress::Any, 1).unwrap();
+    pair.b.unlisten(pair.now, listener).unwrap();
+    // The gap of another port does not delay the answer.
+    pair.a.sidr_request(pair.now, &request);
+    pair.deliver_all();
+    let unsupported = [SidrStatus::UNSUPPORTED_SERVICE];
+    assert_eq!(status(&poll_events(&mut pair.a)), unsupported);
+
+    let service_id = PortSpace::Udp.service_id(7175);
+    let request = SidrRequest {
+        service_id,
+        ..request
+    };
+    pair.a.sidr_request(pair.now, &request);
+    pair.deliver_all();
+    assert_eq!(poll_events(&mut pair.a), []);
+    pair.now += LISTENER_GAP;
+    pair.b.handle_timeout(pair.now);
+    pair.b_to_a();
+    assert_eq!(status(&poll_events(&mut pair.a)), unsupported);
 }
 
 #[test]
