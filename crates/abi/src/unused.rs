@@ -3,6 +3,8 @@
 //! Libraries such as UCX open all devices and then choose one, or TCP. The note is one line
 //! on standard error. It appears only under `ferroce run` without `--quiet`, and only if the
 //! program has allocated a protection domain: `ibv_devinfo` opens devices to query them.
+//! A program that has connected with rdma_cm gets no note: tests such as DAPL's `dtestcm` connect
+//! and disconnect. ferroced sends their messages, which the device does not count.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
@@ -12,8 +14,8 @@ use ferroce_device::Device;
 
 /// True if the program has allocated a protection domain.
 static PREPARED: AtomicBool = AtomicBool::new(false);
-/// True if a device has sent or received a packet.
-static TRAFFIC: AtomicBool = AtomicBool::new(false);
+/// True if a device has sent or received a packet, or rdma_cm has established a connection.
+static USED: AtomicBool = AtomicBool::new(false);
 /// The name of the device with the last protection domain.
 static NAME: Mutex<String> = Mutex::new(String::new());
 
@@ -25,16 +27,21 @@ pub(crate) fn prepares(device: &Device) {
     }
 }
 
+/// Records that rdma_cm has established a connection, or has found the peer of datagrams.
+pub(crate) fn connects() {
+    USED.store(true, Ordering::Relaxed);
+}
+
 /// Records whether a device had traffic, when it is closed or the program exits.
 pub(crate) fn leaves(device: &Device) {
     if device.has_traffic() {
-        TRAFFIC.store(true, Ordering::Relaxed);
+        USED.store(true, Ordering::Relaxed);
     }
 }
 
 /// Writes the note, if it is due. Called at exit, after `leaves` for all devices.
 pub(crate) fn tell() {
-    let is_used = TRAFFIC.load(Ordering::Relaxed) || !PREPARED.load(Ordering::Relaxed);
+    let is_used = USED.load(Ordering::Relaxed) || !PREPARED.load(Ordering::Relaxed);
     let is_set = |variable| std::env::var_os(variable).is_some();
     if is_used || !is_set(SYSFS_VARIABLE) || is_set(QUIET_VARIABLE) {
         return;

@@ -284,3 +284,40 @@ fn device_without_traffic_gets_a_note() {
         nothing_is_left();
     });
 }
+
+/// ferroced sends the messages of rdma_cm, which the device does not count. `-C 0` sends no
+/// messages over the connection.
+#[test]
+fn connection_without_traffic_gets_no_note() {
+    with_libraries("connection_without_traffic_gets_no_note", || {
+        for program in ["ucmatose", "udaddy"] {
+            let server = [program, "-C", "0"];
+            let client = [&server[..], &["-s", "127.0.0.1"]].concat();
+            let said = said_beside(&client);
+            if said.contains("no directory of PATH has a program") {
+                let line = format!("*** SKIPPED: no {program} ***");
+                assert!(std::env::var_os("CI").is_none(), "{line}");
+                eprintln!("{line}");
+                continue;
+            }
+            let note = format!("note: {program} opened rxe0 and neither sent nor received a byte");
+            assert!(said.contains(&note), "no server runs: {said}");
+            let server = Command::new(FERROCE)
+                .args([&["run", "--"], &server[..]].concat())
+                .stdout(Stdio::null())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("ferroce starts");
+            deadline::until("the server listens", || {
+                let listeners = run(&["resource", "show", "cm_id", "state", "LISTEN"]);
+                !listeners.stdout.is_empty()
+            });
+            assert_eq!(said_beside(&client), "", "client of {program}");
+            let output = server.wait_with_output().expect("it ends");
+            assert!(output.status.success(), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(said, "", "server of {program}");
+        }
+        nothing_is_left();
+    });
+}

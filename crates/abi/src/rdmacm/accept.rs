@@ -12,6 +12,7 @@ use super::{Outcome, finish, last_errno, rdma_create_qp, refused};
 use crate::errno::refuse;
 use crate::ffi::*;
 use crate::provoke::provoke;
+use crate::unused;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(
@@ -26,7 +27,9 @@ pub unsafe extern "C" fn rdma_accept(
         id.update_qp_state();
         accepted.map_err(refused("rdma_accept"))?;
         if id.id.qp_type() == QpType::Ud {
-            // No event follows. A synchronous id is done with its request.
+            // No event follows.
+            unused::connects();
+            // A synchronous id is done with its request.
             let synchronous = id.extra().synchronous;
             if synchronous {
                 id.acknowledge_own_event();

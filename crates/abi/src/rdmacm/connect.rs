@@ -14,6 +14,7 @@ use crate::errno::refuse;
 use crate::ffi::*;
 use crate::provoke::provoke;
 use crate::strict::connect::check_params;
+use crate::unused;
 
 /// Reads the parameters of a connection.
 ///
@@ -99,7 +100,9 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
                 "rdma_establish: the id has a queue pair, which rdma_get_cm_event establishes",
             ));
         }
-        id.id.establish().map_err(refused("rdma_establish"))
+        id.id.establish().map_err(refused("rdma_establish"))?;
+        unused::connects();
+        Ok(())
     }))
 }
 

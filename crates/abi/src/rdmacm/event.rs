@@ -18,6 +18,7 @@ use crate::errno::refuse;
 use crate::ffi::*;
 use crate::object::{Object, into_c, take};
 use crate::provoke::provoke;
+use crate::unused;
 
 /// Room for the private data of every message.
 const ROOM: usize = 256;
@@ -270,6 +271,7 @@ fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
             Some(made)
         }
         EventKind::Established(params) => {
+            unused::connects();
             let mut made = EventObject::new(id, RDMA_CM_EVENT_ESTABLISHED, 0);
             if let Some(params) = params {
                 made.set_connection(&params);
@@ -280,6 +282,7 @@ fn translate(id: &Arc<IdObject>, event: Event) -> Option<Box<EventObject>> {
             destination,
             private_data,
         } => {
+            unused::connects();
             let mut made = EventObject::new(id, RDMA_CM_EVENT_ESTABLISHED, 0);
             made.set_datagrams(&private_data, Some(&destination));
             Some(made)
