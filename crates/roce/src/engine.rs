@@ -7,7 +7,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferroce_wire::{Mtu, Packet};
+use ferroce_wire::{Flow, Mtu, Packet};
 
 use crate::attr::{AttrMask, QpAttr, QpCap, QpInit, QpType};
 use crate::bugs::{Bug, Injected};
@@ -263,6 +263,13 @@ impl Engine {
     /// Returns attributes, state and sizes of a queue pair.
     pub fn query_qp(&self, qpn: u32) -> Result<QpQuery, VerbsError> {
         Ok(self.qps.get(qpn).ok_or_else(|| no_qp(qpn))?.query())
+    }
+
+    /// Returns flow and destination QPN of the packets of a connected UC queue pair; none for
+    /// other queue pairs.
+    pub fn uc_destination(&self, qpn: u32) -> Option<(Flow, u32)> {
+        let qp = self.qps.get(qpn)?;
+        qp.uc_destination()
     }
 
     /// Destroys a queue pair. Posted work requests get no completion.

@@ -8,6 +8,7 @@ use ferroce_roce::{Batch, Engine, Fault, Path, Time, Trailer};
 use crate::credits::Charge;
 use crate::faults::{Fates, Inbound};
 use crate::process::Process;
+use crate::uc_connection::UcConnection;
 
 /// Bytes that assembling a packet may write beyond the end of a run.
 const OVERHANG: usize = 4096;
@@ -65,6 +66,13 @@ impl Assembly {
     /// Takes all runs, in sending order, and borrows the buffer that has their bytes.
     pub(crate) fn take_runs(&mut self) -> (impl Iterator<Item = AssembledRun>, &[u8]) {
         (self.runs.drain(..), &self.buffer)
+    }
+
+    /// Drops the runs of a UC connection.
+    pub(crate) fn drop_runs(&mut self, connection: &UcConnection) {
+        let buffer = &self.buffer;
+        self.runs
+            .retain(|run| !connection.owns(&run.path, run.segment, &buffer[run.bytes.clone()]));
     }
 
     /// Ends the batch, whose runs have been sent or wait as copies. UC and UD sends complete

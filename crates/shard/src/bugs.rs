@@ -17,8 +17,8 @@ pub enum Bug {
     ForgetDeferredAcks,
     /// No deadline is set for posted work requests that wait for more of them.
     ForgetWaitingPosts,
-    /// Packets that have arrived are not received before the error state, or the end of a
-    /// queue pair.
+    /// Packets that have arrived are not received before the error state, RTR of UC, or the end
+    /// of a queue pair.
     SkipArrivedPackets,
     /// A run that waited for room in the socket is charged to the receiver twice.
     ChargeTwice,

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ferroce_faults::Provoked;
 use ferroce_net::{IncomingRun, IpIds, Scope, Source, Wire};
-use ferroce_roce::{AttrMask, Datagram, Engine, QpAttr, QpState, Time, VerbsError};
+use ferroce_roce::{AttrMask, Datagram, Engine, QpAttr, QpState, QpType, Time, VerbsError};
 use ferroce_wire::completes_rc_receive;
 
 use crate::answers::ack_behind_answers;
@@ -16,6 +16,7 @@ use crate::faults::{Faults, Inbound, Mishap};
 use crate::process::Process;
 use crate::sending::Sending;
 use crate::transmitter::Transmitter;
+use crate::uc_connection::UcConnection;
 use crate::unmatched::UnmatchedPackets;
 
 /// Datagrams received in a turn before others get the lock, and peers their ACKs: only a
@@ -40,8 +41,8 @@ const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
 /// descriptor reports when there is room.
 const RETRY_NS: u64 = 200_000;
-/// Most turns in which a queue pair receives packets before it moves to the error state or is
-/// destroyed. It ends the wait for a peer that sends without pause.
+/// Most turns in which packets are received before a queue pair moves to the error state, is
+/// destroyed, or, as one of UC, moves to RTR. It ends the wait for a peer that sends without pause.
 const MAX_ARRIVED_TURNS: usize = 64;
 /// Packets of a batch: several full runs.
 const BATCH: usize = 256;
@@ -413,8 +414,13 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
     /// arrived. An adapter processes packets on arrival, so a send that the peer
     /// acknowledged before it disconnected is not flushed.
     ///
+    /// A UC queue pair does the same before it moves to RTR: packets of an earlier connection
+    /// are dropped while it cannot receive. Later it would accept them, because the first packet
+    /// of a UC message may have any PSN.
+    ///
     /// A queue pair that no longer receives drops its unmatched packets: otherwise its next
-    /// connection would receive them.
+    /// connection would receive them. A UC queue pair that is reset also drops its runs that wait
+    /// for room: the peer's next connection would receive them.
     ///
     /// # Errors
     /// If the engine refuses the change.
@@ -426,24 +432,40 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), VerbsError> {
-        if mask.contains(AttrMask::STATE) && attr.state == QpState::Err {
+        let receives_first = match attr.state {
+            QpState::Err => true,
+            QpState::Rtr => self.is_uc(qpn),
+            _ => false,
+        };
+        if mask.contains(AttrMask::STATE) && receives_first {
             self.receive_arrived(now, process);
         }
         if mask.contains(AttrMask::STATE) && !attr.state.receives() {
             self.send_datagrams_without_route(now, process, qpn);
         }
         self.settle(now, process);
+        let resets = mask.contains(AttrMask::STATE) && attr.state == QpState::Reset;
+        let ended = resets.then(|| UcConnection::of(&self.engine, qpn));
         self.engine.modify_qp(now, qpn, attr, mask)?;
         if mask.contains(AttrMask::STATE) && !attr.state.receives() {
             self.release_unmatched(now, process);
             self.credits.end(false);
         }
+        if let Some(connection) = ended.flatten() {
+            self.drop_runs(now, process, &connection);
+        }
         Ok(())
+    }
+
+    /// Returns true if a queue pair is one of UC.
+    fn is_uc(&self, qpn: u32) -> bool {
+        let query = self.engine.query_qp(qpn);
+        query.is_ok_and(|query| query.qp_type == QpType::Uc)
     }
 
     /// Destroys a queue pair after receiving every packet that has arrived and sending its
     /// deferred ACKs. Drops its unmatched packets: the next queue pair with the same number
-    /// must not receive them.
+    /// must not receive them. Drops its runs that wait for room, if it is one of UC.
     ///
     /// As before the error state, a send that the peer has acknowledged completes. libfabric
     /// destroys queue pairs when the peer disconnects, and takes their completions afterwards.
@@ -462,9 +484,13 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         if self.faults.is_some() {
             self.send_held(now);
         }
+        let ended = UcConnection::of(&self.engine, qpn);
         self.engine.destroy_qp(qpn)?;
         self.release_unmatched(now, process);
         self.credits.end(false);
+        if let Some(connection) = ended {
+            self.drop_runs(now, process, &connection);
+        }
         Ok(())
     }
 

@@ -29,6 +29,7 @@ mod progress_rule;
 mod recorder;
 mod sending;
 mod transmitter;
+mod uc_connection;
 mod unmatched;
 
 pub use self::core::{Caller, Core, RECEIVE_BUDGET, STANDBY_NS};

@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::credits::CreditPage;
 use crate::process::Process;
 use crate::transmitter::{Transmitter, trailer};
+use crate::uc_connection::UcConnection;
 
 /// The transmitter of a core, on loan to the thread that sends. Only
 /// [`Core::end_transmit`] gives it back: without, the core sends nothing any more.
@@ -170,6 +171,25 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             return None;
         }
         self.begin_transmit(now, process)
+    }
+
+    /// Drops the runs of a UC connection that has ended, and sends the runs behind them. The owner of the
+    /// core waits for a thread that sends before it resets or destroys a queue pair.
+    pub(crate) fn drop_runs(
+        &mut self,
+        now: Time,
+        process: &mut impl Process,
+        connection: &UcConnection,
+    ) {
+        if let Some(prepared) = &mut self.prepared {
+            prepared.drop_runs(connection);
+        }
+        if let Some(transmitter) = &mut self.transmitter
+            && transmitter.is_blocked()
+        {
+            transmitter.drop_waiting(connection);
+            self.transmit(now, process);
+        }
     }
 
     /// Sends what was deferred: ACKs of the last turn, and posted work requests.

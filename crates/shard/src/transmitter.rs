@@ -11,6 +11,7 @@ use crate::bugs::{Bug, Injected};
 use crate::credits::{Admission, CREDIT_PATIENCE_NS, Charge, CreditPage, SendCredits};
 use crate::faults::{Faults, Inbound, Outbound};
 use crate::process::Process;
+use crate::uc_connection::UcConnection;
 
 /// Longest wait of a reliable run for room in memory. A receiver that needs longer is stopped:
 /// one that waits for a processor gets it sooner. The requester retransmits the run.
@@ -154,6 +155,11 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         Ok(port)
     }
 
+    /// Drops the runs of a UC connection that wait for room.
+    pub(crate) fn drop_waiting(&mut self, connection: &UcConnection) {
+        self.outbox.drop_waiting(connection);
+    }
+
     /// Ends the batch that was sent, and takes the next packets: those that another thread
     /// assembled meanwhile, or else those of the engine. Returns false if there are none, or
     /// if runs wait for room. UC and UD sends complete once the wire has accepted the whole
@@ -286,6 +292,17 @@ impl<P: AsRef<CreditPage>> Outbox<P> {
             *charge = None;
         }
         true
+    }
+
+    /// Drops the waiting runs of a UC connection, and gives back their room.
+    fn drop_waiting(&mut self, connection: &UcConnection) {
+        let (dropped, kept): (VecDeque<_>, VecDeque<_>) = core::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition(|run| connection.owns(&run.path, run.segment, &run.bytes));
+        self.waiting = kept;
+        for run in dropped {
+            self.refund(run.charged);
+        }
     }
 
     /// Sends waiting runs in order. Returns false if one still finds no room.

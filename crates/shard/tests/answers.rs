@@ -32,7 +32,7 @@ fn request_completes_before_its_answer() {
         assert_eq!(request, Some((WcOpcode::Recv, 1)), "its ACK is deferred");
         end.post_send(Time::ZERO, 2);
         end.turn(Time::ZERO, Caller::Poller);
-        let runs = end.core.wire().0.borrow().len();
+        let runs = end.core.wire().runs.borrow().len();
         assert_eq!(runs, 1, "the answer and the ACK share a run");
         end.turn(Time::ZERO, caller);
         let mut order = Vec::new();
@@ -67,7 +67,7 @@ fn several_requests_complete_before_their_answers() {
     }
     end.flush(Time::ZERO);
     let mut order = Vec::new();
-    while !end.core.wire().0.borrow().is_empty() {
+    while !end.core.wire().runs.borrow().is_empty() {
         end.turn(Time::ZERO, Caller::Poller);
         end.cq.poll(8, |wc| order.push((wc.opcode, wc.wr_id)));
         end.flush(Time::ZERO);
@@ -94,7 +94,11 @@ fn deferred_ack_completes_its_request_before_a_later_answer() {
     end.flush(Time::ZERO);
     end.post_send(Time::ZERO, 3);
     end.flush(Time::ZERO);
-    assert_eq!(end.core.wire().0.borrow().len(), 2, "WRITE and ACK, SEND");
+    assert_eq!(
+        end.core.wire().runs.borrow().len(),
+        2,
+        "WRITE and ACK, SEND"
+    );
     end.turn(Time::ZERO, Caller::Poller);
     let mut order = Vec::new();
     end.cq.poll(8, |wc| order.push((wc.opcode, wc.wr_id)));

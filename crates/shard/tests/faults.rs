@@ -91,7 +91,7 @@ impl Test {
             if let Some(status) = status {
                 return status;
             }
-            if self.end.core.wire().0.borrow().is_empty() {
+            if self.end.core.wire().runs.borrow().is_empty() {
                 let next = self.end.core.next_deadline(self.now);
                 let next = next.expect("a deadline while a work request is outstanding");
                 self.now = next.max(self.now.after_nanos(1));
@@ -221,9 +221,9 @@ fn packets_that_wait_leave_when_faults_end() {
     let mut test = Test::new("delay 10s");
     let first = test.end.begin_write(Time::ZERO, 1).expect("a packet");
     assert!(test.end.send(Time::ZERO, first, true).is_none());
-    assert!(test.end.core.wire().0.borrow().is_empty());
+    assert!(test.end.core.wire().runs.borrow().is_empty());
     test.end.core.set_faults(Time::ZERO, None);
-    assert_eq!(test.end.core.wire().0.borrow().len(), 1);
+    assert_eq!(test.end.core.wire().runs.borrow().len(), 1);
     assert_eq!(test.await_completion(), WcStatus::Success);
     assert_eq!(test.now, Time::ZERO);
 }

@@ -64,7 +64,7 @@ impl Wire for InMemory {
     }
 
     fn has_packet_in_memory(&self) -> bool {
-        !self.inner.0.borrow().is_empty()
+        !self.inner.runs.borrow().is_empty()
     }
 
     fn properties(&self) -> Properties {
@@ -108,7 +108,7 @@ fn turn_of_a_quiet_shard_does_nothing() {
         if step % 11 == 0 || step % 17 == 0 {
             end.post_send(now, step);
         }
-        let packets = |end: &End<InMemory>| end.core.wire().inner.0.borrow().len();
+        let packets = |end: &End<InMemory>| end.core.wire().inner.runs.borrow().len();
         let (is_quiet, before) = (end.core.is_quiet(now), packets(&end));
         assert!(!is_quiet || before == 0, "a packet waits in memory");
         end.turn(now, Caller::Poller);

@@ -21,7 +21,7 @@ fn end() -> End<Loopback> {
 }
 
 fn sent_runs(end: &End<Loopback>) -> usize {
-    end.core.wire().0.borrow().len()
+    end.core.wire().runs.borrow().len()
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn prepared_packets_precede_those_posted_later() {
     let second = end.begin_write(Time::ZERO, 3).expect("the prepared one");
     let third = end.send(Time::ZERO, second, true).expect("the third");
     assert!(end.send(Time::ZERO, third, true).is_none());
-    let runs = end.core.wire().0.borrow();
+    let runs = end.core.wire().runs.borrow();
     // The last byte of the BTH.
     let psns: Vec<u8> = runs.iter().map(|(.., bytes)| bytes[11]).collect();
     assert_eq!(psns, [psns[0], psns[0] + 1, psns[0] + 2]);

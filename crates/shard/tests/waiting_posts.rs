@@ -65,7 +65,7 @@ fn post_in_the_error_state_is_flushed_at_once() {
         state: QpState::Err,
         ..QpAttr::default()
     };
-    end.core.wire_mut().0.take(); // lost
+    end.core.wire_mut().runs.take(); // lost
     end.modify(&attr, AttrMask::STATE);
     end.post_write(Time::ZERO, 3);
     assert!(!end.core.has_waiting_posts());

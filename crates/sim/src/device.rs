@@ -5,7 +5,7 @@ use ferroce_roce::{Drop, QpState, Received, Time};
 use ferroce_shard::{CREDIT_PATIENCE_NS, Caller, UNMATCHED_PATIENCE_NS};
 
 use crate::event_queue::SimEvent;
-use crate::host::{SimCore, SimSending};
+use crate::host::{Assembled, SimCore, SimSending};
 use crate::network::InFlight;
 use crate::observer::Observer;
 use crate::sim_wire::{Delivery, SentPacket};
@@ -217,6 +217,9 @@ impl World {
         {
             self.coverage.mark("sender gave up waiting for credits");
         }
+        if !side.blocked && !side.core().is_sending() {
+            side.forget_dropped(|_| false);
+        }
         if !side.blocked && !side.core().is_sending() && !side.assembled.is_empty() {
             let count = side.assembled.len();
             return Err(format!(
@@ -246,16 +249,17 @@ impl World {
     fn take_assembled(&mut self, host: usize, packet: &SentPacket) -> Check {
         let mut rest = &packet.bytes[..];
         while !rest.is_empty() {
-            let next = self.hosts[host].assembled.pop_front();
-            let is_it = |next: &std::rc::Rc<[u8]>| match packet.delivery {
-                Delivery::GivenUp => rest.starts_with(next),
-                _ => **next == *rest,
+            let is_it = |next: &Assembled| match packet.delivery {
+                Delivery::GivenUp => rest.starts_with(&next.bytes),
+                _ => *next.bytes == *rest,
             };
+            self.hosts[host].forget_dropped(is_it);
+            let next = self.hosts[host].assembled.pop_front();
             let Some(next) = next.filter(is_it) else {
                 let what = wire_check::describe(&packet.bytes);
                 return Err(format!("host {host} sent out of order: {what}"));
             };
-            rest = &rest[next.len()..];
+            rest = &rest[next.bytes.len()..];
         }
         Ok(())
     }

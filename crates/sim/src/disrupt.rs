@@ -5,7 +5,7 @@ use ferroce_roce::{QpState, QpType, WcStatus};
 use ferroce_shard::Caller;
 
 use crate::event_queue::SimEvent;
-use crate::model::{Drain, End, RecvOwner};
+use crate::model::{Drain, End, QpModel, RecvOwner};
 use crate::scenario::Disruption;
 use crate::world::{Check, World};
 use crate::zone::Purpose;
@@ -113,6 +113,7 @@ impl World {
             core.destroy_qp(now, observer, qpn)
         })?;
         self.stopping = None;
+        self.note_end_of_uc(qp);
         if self.hosts[host].core().has_deferred() {
             return Err(format!("qp {qpn:#x} ended before its deferred ACKs left"));
         }
@@ -123,6 +124,17 @@ impl World {
         self.qps[qp].state = None;
         self.discard_work(qp);
         self.after_engine(host)
+    }
+
+    /// Notes that the shard drops the packets of a UC queue pair that have not been sent.
+    pub(crate) fn note_end_of_uc(&mut self, qp: usize) {
+        let QpModel {
+            host, qpn, kind, ..
+        } = self.qps[qp];
+        if kind == QpType::Uc && self.hosts[host].end_uc_connection(qpn) {
+            self.coverage
+                .mark("UC connection ended before its packets left");
+        }
     }
 
     /// Detaches a queue pair from its multicast groups. Checks first that the engine
@@ -139,8 +151,7 @@ impl World {
         for group in groups {
             let detached = side.engine_mut().detach_multicast(qpn, group);
             let last = detached.map_err(|e| format!("detach_multicast: {e}"))?;
-            let here =
-                |other: &crate::model::QpModel| other.host == host && other.groups.contains(&group);
+            let here = |other: &QpModel| other.host == host && other.groups.contains(&group);
             if last == self.qps.iter().any(here) {
                 return Err(format!(
                     "detach_multicast is wrong about the last queue pair in {group}"
@@ -338,8 +349,9 @@ impl World {
             return Ok(());
         }
         let waits = |end: &usize| self.has_waiting_run_in_memory(self.qps[*end].host);
-        if [qp, peer].iter().any(waits) {
-            // Packets of the old connection may be among the runs.
+        if self.qps[qp].kind != QpType::Uc && [qp, peer].iter().any(waits) {
+            // Packets of the old connection may be among the runs. Those of UC are dropped when
+            // their queue pair is reset.
             let again = self.now.after_nanos(self.scenario.step_ns);
             self.event_queue.schedule(again, SimEvent::Resume { qp });
             return Ok(());

@@ -50,7 +50,7 @@ pub(crate) struct Host {
     /// Packets that have reached the host, shared with its wire.
     pub(crate) inbox: Rc<RefCell<Inbox>>,
     /// Packets that the shard has assembled but not sent, in order.
-    pub(crate) assembled: VecDeque<Rc<[u8]>>,
+    pub(crate) assembled: VecDeque<Assembled>,
     /// Credits of the machine.
     pub(crate) credits: Arc<CreditPage>,
     pub(crate) ledger: Ledger,
@@ -80,6 +80,16 @@ pub(crate) struct Outgoing {
     pub(crate) qpn: u32,
     pub(crate) path: Path,
     pub(crate) bytes: Rc<[u8]>,
+}
+
+/// A packet that a shard has assembled but not sent.
+pub(crate) struct Assembled {
+    /// Number of the queue pair that sends the packet.
+    pub(crate) qpn: u32,
+    pub(crate) bytes: Rc<[u8]>,
+    /// True if its UC queue pair has been reset or destroyed: the shard drops the packet, unless it
+    /// shares a run with packets of others.
+    pub(crate) may_be_dropped: bool,
 }
 
 impl Host {
@@ -191,6 +201,25 @@ impl Host {
         // Queue pair 1 has no slot; only one host of a machine has it.
         let slot = qpn.map(slot_of_qpn).filter(|&slot| slot != 0);
         self.address == destination && slot.is_none_or(|slot| slot == self.slot)
+    }
+
+    /// Notes that a UC queue pair has been reset or destroyed. Returns true if packets of it have
+    /// been assembled but not sent.
+    pub(crate) fn end_uc_connection(&mut self, qpn: u32) -> bool {
+        let mut found = false;
+        for packet in self.assembled.iter_mut().filter(|packet| packet.qpn == qpn) {
+            packet.may_be_dropped = true;
+            found = true;
+        }
+        found
+    }
+
+    /// Forgets the packets that the shard may have dropped, up to the one that it sends next.
+    pub(crate) fn forget_dropped(&mut self, is_next: impl Fn(&Assembled) -> bool) {
+        let dropped = |packet: &Assembled| packet.may_be_dropped && !is_next(packet);
+        while self.assembled.front().is_some_and(dropped) {
+            self.assembled.pop_front();
+        }
     }
 
     /// True if runs wait for room in the socket buffer or at the receiver.

@@ -8,7 +8,7 @@ use ferroce_shard::Process;
 use ferroce_wire::{Packet, completes_rc_receive, rc_acknowledge};
 
 use crate::arena::Arena;
-use crate::host::Outgoing;
+use crate::host::{Assembled, Outgoing};
 use crate::network::InFlight;
 use crate::wire_check;
 use crate::world::{Check, World};
@@ -189,7 +189,11 @@ impl Process for Observer<'_> {
             };
             let checked = self.world.note_sent(self.host, &out);
             self.note(checked);
-            self.world.hosts[self.host].assembled.push_back(out.bytes);
+            self.world.hosts[self.host].assembled.push_back(Assembled {
+                qpn: out.qpn,
+                bytes: out.bytes,
+                may_be_dropped: false,
+            });
         }
         if !rest.is_empty() {
             self.note(Err("a run is longer than its packets".into()));

@@ -138,3 +138,17 @@ fn runs_that_the_local_wire_drops_cost_no_credits() {
         assert!(outcome.violation.is_none(), "{}", outcome.report(options));
     }
 }
+
+/// A UC queue pair was reset and connected again. Its peer received packets of the old connection:
+/// they had waited for room in memory, or had arrived before the peer's RTR.
+#[test]
+fn uc_connection_receives_no_packet_of_the_one_before() {
+    let outcome = run_seed(20_076_420, Options::default());
+    assert!(
+        outcome.violation.is_none(),
+        "{}",
+        outcome.report(Options::default())
+    );
+    let mark = "UC connection ended before its packets left";
+    assert!(outcome.coverage.marks(mark) > 0, "find another seed");
+}

@@ -44,7 +44,7 @@ use core::num::NonZeroU16;
 use std::sync::Arc;
 
 use bitflags::bitflags;
-use ferroce_wire::{FlowIcrc, Psn, Transport};
+use ferroce_wire::{Flow, FlowIcrc, Psn, Transport};
 
 use crate::attr::{QpAttr, QpCap, QpState, QpType};
 use crate::cq::{Cq, Pushed};
@@ -276,6 +276,12 @@ impl Qp {
             recv_cq: self.recv_cq.as_ref().map(|cq| cq.id()),
             srq: self.srq.as_ref().map(|srq| srq.number()),
         }
+    }
+
+    /// Returns flow and destination QPN of a connected UC queue pair.
+    pub(crate) fn uc_destination(&self) -> Option<(Flow, u32)> {
+        let is_connected = self.kind == QpType::Uc && self.attr.av.is_some();
+        is_connected.then_some((self.path.flow, self.attr.dest_qpn))
     }
 
     /// True if the program sees the order in which sends and receives complete.

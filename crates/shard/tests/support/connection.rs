@@ -275,12 +275,19 @@ impl<W: Wire> End<W> {
         self.core.posted(now, &mut Quiet(&self.memory), self.qpn)
     }
 
+    /// Posts a receive of 64 bytes.
+    pub(crate) fn post_receive(&mut self, now: Time, wr_id: u64) {
+        let sges = [self.sge(64)];
+        let receive = RecvWr { wr_id, sges: &sges };
+        let posted = self.core.engine.post_recv(now, self.qpn, &receive);
+        posted.expect("room");
+    }
+
     /// Posts a SEND of 64 bytes and a receive for it.
     pub(crate) fn post_send(&mut self, now: Time, wr_id: u64) {
+        self.post_receive(now, wr_id);
         let sges = [self.sge(64)];
         let engine = &mut self.core.engine;
-        let receive = RecvWr { wr_id, sges: &sges };
-        engine.post_recv(now, self.qpn, &receive).expect("room");
         let wr = SendWr {
             wr_id,
             op: SendOp::Send { imm: None },

@@ -1,6 +1,6 @@
 //! A wire without a network.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,12 @@ pub(crate) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A wire that receives every run that it sends.
 #[derive(Clone, Default)]
-pub(crate) struct Loopback(pub(crate) Rc<RefCell<VecDeque<SentRun>>>);
+pub(crate) struct Loopback {
+    /// The runs that were sent and not yet received.
+    pub(crate) runs: Rc<RefCell<VecDeque<SentRun>>>,
+    /// True if no run finds room.
+    pub(crate) is_full: Rc<Cell<bool>>,
+}
 
 /// Path, segment size and bytes of a run.
 type SentRun = (Path, usize, Vec<u8>);
@@ -37,7 +42,7 @@ impl Wire for Loopback {
         mut each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize> {
         let mut count = 0;
-        let runs = self.0.take();
+        let runs = self.runs.take();
         for (path, segment, bytes) in runs {
             let datagram = Datagram {
                 source: path.flow.source,
@@ -86,8 +91,11 @@ impl Wire for Loopback {
 
 impl WireSender for Loopback {
     fn send(&mut self, path: &Path, segment: usize, bytes: &[u8]) -> Result<(), SendError> {
+        if self.is_full.get() {
+            return Err(SendError::WouldBlock);
+        }
         let run = (*path, segment, bytes.to_vec());
-        self.0.borrow_mut().push_back(run);
+        self.runs.borrow_mut().push_back(run);
         Ok(())
     }
 
