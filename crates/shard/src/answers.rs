@@ -36,9 +36,8 @@ pub(crate) fn ack_behind_answers<'a>(
 
 #[cfg(test)]
 mod tests {
-    use ferroce_roce::IpId;
-
     use super::*;
+    use crate::test_datagram::datagram;
 
     const SEND: u8 = 4;
     const READ_RESPONSE: u8 = 16;
@@ -57,16 +56,7 @@ mod tests {
             packet
         };
         let payload = opcodes.iter().flat_map(packet).collect::<Vec<u8>>();
-        let run = Datagram {
-            source: [127, 0, 0, 1].into(),
-            destination: [127, 0, 0, 2].into(),
-            source_port: 0xc001,
-            traffic_class: 2,
-            hop_limit: 64,
-            ip_id: IpId::Unseen(1),
-            payload: &payload,
-        };
-        ack_behind_answers(&run, segment).is_some_and(|(ack, before)| {
+        ack_behind_answers(&datagram(&payload), segment).is_some_and(|(ack, before)| {
             ack.payload[0] == ACK && payload[before..].starts_with(ack.payload)
         })
     }

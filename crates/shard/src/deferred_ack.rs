@@ -99,22 +99,10 @@ impl DeferredAck {
 
 #[cfg(test)]
 mod tests {
-    use ferroce_roce::IpId;
     use ferroce_wire::{Opcode, Operation, Transport};
 
     use super::*;
-
-    fn datagram(payload: &[u8]) -> Datagram<'_> {
-        Datagram {
-            source: [127, 0, 0, 1].into(),
-            destination: [127, 0, 0, 2].into(),
-            source_port: 0xc001,
-            traffic_class: 2,
-            hop_limit: 64,
-            ip_id: IpId::Unseen(1),
-            payload,
-        }
-    }
+    use crate::test_datagram::datagram;
 
     fn acknowledgement() -> [u8; ACKNOWLEDGE_LEN] {
         let mut packet = [7; ACKNOWLEDGE_LEN];

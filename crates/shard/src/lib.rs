@@ -28,6 +28,8 @@ mod process;
 mod progress_rule;
 mod recorder;
 mod sending;
+#[cfg(test)]
+mod test_datagram;
 mod transmitter;
 mod uc_connection;
 mod unmatched;

@@ -13,6 +13,21 @@ use ferroce_roce::{Cq, QpType, Time, WcOpcode};
 use ferroce_shard::Caller;
 use loopback::{HERE, Loopback};
 
+/// Returns a queue pair that is its own peer, and so answers itself.
+fn end() -> End<Loopback> {
+    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
+    end.connect(end.qpn, HERE, HERE);
+    end
+}
+
+/// Sends request 1 and receives it. The ACK is deferred, and leaves with the next packets.
+fn receive_request(end: &mut End<Loopback>) {
+    end.post_send(Time::ZERO, 1);
+    end.turn(Time::ZERO, Caller::ExpectsPost);
+    let request = end.cq.pop().map(|wc| (wc.opcode, wc.wr_id));
+    assert_eq!(request, Some((WcOpcode::Recv, 1)), "its ACK is deferred");
+}
+
 /// The ACK of a request shares a run with the answer, behind it. libiscsi crashes, and tgt
 /// refuses a login, if the request completes after the answer in the same queue.
 #[test]
@@ -23,13 +38,8 @@ fn request_completes_before_its_answer() {
         Caller::ExpectsPost,
         Caller::Stream,
     ] {
-        let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
-        // The queue pair is its own peer, and so answers itself.
-        end.connect(end.qpn, HERE, HERE);
-        end.post_send(Time::ZERO, 1);
-        end.turn(Time::ZERO, Caller::ExpectsPost);
-        let request = end.cq.pop().map(|wc| (wc.opcode, wc.wr_id));
-        assert_eq!(request, Some((WcOpcode::Recv, 1)), "its ACK is deferred");
+        let mut end = end();
+        receive_request(&mut end);
         end.post_send(Time::ZERO, 2);
         end.turn(Time::ZERO, Caller::Poller);
         let runs = end.core.wire().runs.borrow().len();
@@ -49,8 +59,7 @@ fn request_completes_before_its_answer() {
 /// arrived in a run, and two of the answers completed first.
 #[test]
 fn several_requests_complete_before_their_answers() {
-    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
-    end.connect(end.qpn, HERE, HERE);
+    let mut end = end();
     for wr_id in 1..=2 {
         end.post_send(Time::ZERO, wr_id);
     }
@@ -84,12 +93,8 @@ fn several_requests_complete_before_their_answers() {
 /// behind both completed before the request.
 #[test]
 fn deferred_ack_completes_its_request_before_a_later_answer() {
-    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
-    end.connect(end.qpn, HERE, HERE);
-    end.post_send(Time::ZERO, 1);
-    end.turn(Time::ZERO, Caller::ExpectsPost);
-    let request = end.cq.pop().map(|wc| (wc.opcode, wc.wr_id));
-    assert_eq!(request, Some((WcOpcode::Recv, 1)), "its ACK is deferred");
+    let mut end = end();
+    receive_request(&mut end);
     end.post_write(Time::ZERO, 2);
     end.flush(Time::ZERO);
     end.post_send(Time::ZERO, 3);
@@ -131,8 +136,7 @@ fn request_completes_before_its_answer_in_queues_of_one_channel() {
 /// A program that posts before it polls again does not wait for the ACK behind a message.
 #[test]
 fn acks_wait_while_the_program_posts_before_it_polls() {
-    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
-    end.connect(end.qpn, HERE, HERE);
+    let mut end = end();
     end.post_write(Time::ZERO, 0);
     end.turn(Time::ZERO, Caller::Poller);
     // This WRITE waits for the ACK of the first one, which is deferred, until the next poll.

@@ -28,6 +28,14 @@ fn batch(pair: &mut Pair) -> Batch {
     batch
 }
 
+/// Delivers a WRITE of host 0: host 1 has an ACK to send.
+fn leave_ack_pending(pair: &mut Pair) {
+    pair.write(1, 8);
+    pair.flush(0);
+    let request = pair.wire.pop_front().unwrap();
+    pair.deliver(&request);
+}
+
 /// Checks what the kernel demands of a segmented send.
 fn check(batch: &Batch) {
     let mut next = 0;
@@ -236,11 +244,8 @@ fn path_clears_the_ip_id_of_ipv4_trailers_only() {
 #[test]
 fn ack_shares_a_run_with_the_request_before_it() {
     let mut pair = Pair::rc();
-    pair.write(1, 8);
-    pair.flush(0);
-    let request = pair.wire.pop_front().unwrap();
-    pair.deliver(&request);
-    // Host 1 has an ACK pending, and now a request of its own.
+    leave_ack_pending(&mut pair);
+    // Host 1 has a request of its own, too.
     pair.write_back(2, 8);
     let mut batch = Batch::new(256, LIMITS);
     pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
@@ -267,10 +272,7 @@ fn ack_precedes_answers_that_form_several_runs() {
         (&[8; 70], 0),
     ] {
         let mut pair = pair_with_large_window(|knobs| knobs.cap.max_send_wr = 128);
-        pair.write(1, 8);
-        pair.flush(0);
-        let request = pair.wire.pop_front().unwrap();
-        pair.deliver(&request);
+        leave_ack_pending(&mut pair);
         for &length in lengths {
             let sges = [pair.hosts[1].sge(0, length)];
             pair.post(1, wr(2, SendOp::Send { imm: None }, &sges));
@@ -289,10 +291,7 @@ fn ack_precedes_answers_that_form_several_runs() {
 #[test]
 fn ack_follows_writes_that_form_several_runs() {
     let mut pair = Pair::rc();
-    pair.write(1, 8);
-    pair.flush(0);
-    let request = pair.wire.pop_front().unwrap();
-    pair.deliver(&request);
+    leave_ack_pending(&mut pair);
     pair.write_back(2, 8);
     pair.write_back(3, 600);
     let mut batch = Batch::new(256, LIMITS);
@@ -380,11 +379,8 @@ fn uniform_read_responses_equal_responses_built_one_by_one() {
 fn assembled_run_equals_its_assembled_packets() {
     for hole in [None, Some(20_000)] {
         let mut pair = pair_with_large_window(|_| {});
-        // Host 1 has an ACK pending, which is sent behind the message.
-        pair.write(1, 8);
-        pair.flush(0);
-        let request = pair.wire.pop_front().unwrap();
-        pair.deliver(&request);
+        // The ACK is sent behind the message.
+        leave_ack_pending(&mut pair);
         let bytes: Vec<u8> = (0..100_000).map(|i| (i % 251) as u8).collect();
         let host = &pair.hosts[1];
         host.ram.put(BASE, &bytes);
