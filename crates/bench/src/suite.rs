@@ -13,9 +13,9 @@ use crate::seams::Seam;
 use crate::shard_pair::ShardPair;
 use crate::traffic::{Cost, MESSAGES, Op, Setup, Traffic};
 
-/// The length of a measurement.
+/// The repetitions of a measurement.
 #[derive(Copy, Clone, Debug)]
-pub struct Effort {
+pub struct Repetitions {
     /// Number of rounds; results are medians over them.
     pub rounds: usize,
     /// Number of exchanges in a round.
@@ -54,17 +54,17 @@ fn traffic(op: Op, size: usize, burst: usize) -> Traffic {
 }
 
 /// Measures 4 KiB messages against copying and checksumming their bytes.
-pub fn large(effort: Effort, op: Op) -> Result<Vec<Row>> {
+pub fn large(repetitions: Repetitions, op: Op) -> Result<Vec<Row>> {
     let (name, goal) = match op {
         Op::Send => ("4 KiB SEND", None),
         Op::Write => ("4 KiB WRITE", Some(Goal::Ratio(1.5))),
         Op::Read => ("4 KiB READ", None),
     };
-    beside_baseline(effort, name, ONE, traffic(op, LARGE, MESSAGES), goal)
+    beside_baseline(repetitions, name, ONE, traffic(op, LARGE, MESSAGES), goal)
 }
 
 /// Measures a message of 64 packets against copying and checksumming its bytes.
-pub fn long(effort: Effort, op: Op) -> Result<Vec<Row>> {
+pub fn long(repetitions: Repetitions, op: Op) -> Result<Vec<Row>> {
     let name = match op {
         Op::Send => "packet of a 64 KiB SEND",
         Op::Write => "packet of a 64 KiB WRITE",
@@ -72,11 +72,11 @@ pub fn long(effort: Effort, op: Op) -> Result<Vec<Row>> {
     };
     let mtu = Mtu::Mtu1024;
     let traffic = traffic(op, MESSAGES * mtu.bytes(), MESSAGES);
-    beside_baseline(effort, name, Setup { mtu, ..ONE }, traffic, None)
+    beside_baseline(repetitions, name, Setup { mtu, ..ONE }, traffic, None)
 }
 
 fn beside_baseline(
-    effort: Effort,
+    repetitions: Repetitions,
     name: &str,
     setup: Setup,
     traffic: Traffic,
@@ -90,8 +90,8 @@ fn beside_baseline(
     // The reference uses buffers of the same kind in other memory.
     let mut other = Pair::new(setup)?;
     let figures = measure_alternately(
-        effort.rounds,
-        effort.exchanges,
+        repetitions.rounds,
+        repetitions.exchanges,
         || pair.exchange(traffic),
         || Ok(baseline(&mut other, header, setup.mtu.bytes())),
         [SENDER, RECEIVER],
@@ -114,13 +114,13 @@ fn beside_baseline(
 }
 
 /// Measures 64-byte SENDs with and without the ICRC, and counts their allocations.
-pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
+pub fn small(repetitions: Repetitions, heap: Heap) -> Result<Vec<Row>> {
     let traffic = traffic(Op::Send, SMALL, MESSAGES);
     let mut bare = Pair::new(Setup { icrc: false, ..ONE })?;
     let mut checked = Pair::new(ONE)?;
     let [both, sender, receiver] = measure_alternately(
-        effort.rounds,
-        effort.exchanges,
+        repetitions.rounds,
+        repetitions.exchanges,
         || bare.exchange(traffic),
         || checked.exchange(traffic),
         [BOTH, SENDER, RECEIVER],
@@ -169,7 +169,7 @@ pub fn small(effort: Effort, heap: Heap) -> Result<Vec<Row>> {
 /// only in the number of queue pairs. In the last row of each kind, one queue pair or
 /// 64 of the many post the whole exchange at once. This row has no goal: one ACK covers
 /// the messages of one queue pair, but 64 queue pairs need an ACK each.
-pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
+pub fn many(repetitions: Repetitions, qps: usize) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, op, size) in [
         ("64 B SEND", Op::Send, SMALL),
@@ -183,12 +183,26 @@ pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
             let traffic = traffic(op, size, burst);
             let against = ("1 QP", Pair::exchange_by_bursts as Exchange);
             let goal = Some(Goal::Ratio(1.3));
-            rows.push(many_against_one(effort, qps, what, traffic, against, goal)?);
+            rows.push(many_against_one(
+                repetitions,
+                qps,
+                what,
+                traffic,
+                against,
+                goal,
+            )?);
         }
         let what = format!("{name}, {qps} QPs, one at a time");
         let against = ("1 QP, 64 at once", Pair::exchange as Exchange);
         let traffic = traffic(op, size, 1);
-        rows.push(many_against_one(effort, qps, what, traffic, against, None)?);
+        rows.push(many_against_one(
+            repetitions,
+            qps,
+            what,
+            traffic,
+            against,
+            None,
+        )?);
     }
     Ok(rows)
 }
@@ -196,7 +210,7 @@ pub fn many(effort: Effort, qps: usize) -> Result<Vec<Row>> {
 type Exchange = fn(&mut Pair, Traffic) -> Result<Cost>;
 
 fn many_against_one(
-    effort: Effort,
+    repetitions: Repetitions,
     qps: usize,
     what: String,
     traffic: Traffic,
@@ -211,8 +225,8 @@ fn many_against_one(
         many.exchange(traffic)?;
     }
     let [figures] = measure_alternately(
-        effort.rounds,
-        effort.exchanges,
+        repetitions.rounds,
+        repetitions.exchanges,
         || exchange(&mut many, traffic),
         || exchange(&mut one, traffic),
         [BOTH],
@@ -230,7 +244,7 @@ fn many_against_one(
 
 /// Measures a shard with captures, the flight recorder or faults against one with all of them off,
 /// and that against one from which the compiler has removed captures and recorder.
-pub fn seams(effort: Effort) -> Result<Vec<Row>> {
+pub fn seams(repetitions: Repetitions) -> Result<Vec<Row>> {
     let mtu = Mtu::Mtu1024;
     let setup = Setup { mtu, ..ONE };
     let mut rows = Vec::new();
@@ -244,7 +258,7 @@ pub fn seams(effort: Effort) -> Result<Vec<Row>> {
         let bare = ShardPair::<false>::new(setup, Seam::Off)?;
         let what = format!("{name}, shard, all off");
         rows.extend(beside_shard(
-            effort,
+            repetitions,
             what,
             traffic,
             Seam::Off,
@@ -257,7 +271,13 @@ pub fn seams(effort: Effort) -> Result<Vec<Row>> {
         ] {
             let off = ShardPair::<true>::new(setup, Seam::Off)?;
             let what = format!("{name}, shard, {word}");
-            rows.extend(beside_shard(effort, what, traffic, seam, ("all off", off))?);
+            rows.extend(beside_shard(
+                repetitions,
+                what,
+                traffic,
+                seam,
+                ("all off", off),
+            )?);
         }
     }
     Ok(rows)
@@ -265,7 +285,7 @@ pub fn seams(effort: Effort) -> Result<Vec<Row>> {
 
 /// Measures a shard with a seam against another shard.
 fn beside_shard<const TAPS: bool>(
-    effort: Effort,
+    repetitions: Repetitions,
     what: String,
     traffic: Traffic,
     seam: Seam,
@@ -274,8 +294,8 @@ fn beside_shard<const TAPS: bool>(
     let mtu = Mtu::Mtu1024;
     let mut pair = ShardPair::<true>::new(Setup { mtu, ..ONE }, seam)?;
     let figures = measure_alternately(
-        effort.rounds,
-        effort.exchanges,
+        repetitions.rounds,
+        repetitions.exchanges,
         || pair.exchange(traffic),
         || other.exchange(traffic),
         [SENDER, RECEIVER],
@@ -299,7 +319,7 @@ fn beside_shard<const TAPS: bool>(
 }
 
 /// Measures each stage of the work on each side.
-pub fn stages(effort: Effort, qps: usize) -> Result<Vec<Row>> {
+pub fn stages(repetitions: Repetitions, qps: usize) -> Result<Vec<Row>> {
     let large = |op| traffic(op, LARGE, MESSAGES);
     let small = |burst| traffic(Op::Send, SMALL, burst);
     let mut rows = Vec::new();
@@ -310,7 +330,7 @@ pub fn stages(effort: Effort, qps: usize) -> Result<Vec<Row>> {
         ("the same, many QPs, one at a time", qps, small(1)),
     ] {
         let mut pair = Pair::new(setup_of(qps, traffic))?;
-        let samples = (0..effort.rounds * effort.exchanges)
+        let samples = (0..repetitions.rounds * repetitions.exchanges)
             .map(|_| pair.stages(traffic))
             .collect::<Result<Vec<_>>>()?;
         for (side, side_name) in ["sender", "receiver"].into_iter().enumerate() {

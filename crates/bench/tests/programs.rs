@@ -7,8 +7,8 @@ use ferroce_bench::programs::sample::{fabric, iperf, perftest_bandwidth, perftes
 use ferroce_bench::programs::sample::{qperf, ucx};
 use ferroce_bench::programs::svg::{Chart, Series};
 use ferroce_bench::programs::{
-    Addresses, Cores, Device, Effort, Machine, Metric, Plan, Probe, Results, RowPlan, Sample, Tool,
-    bytes, charts, history, page,
+    Addresses, Cores, Device, Machine, Metric, Plan, Probe, Results, RowPlan, RunLength, Sample,
+    Tool, bytes, charts, history, page,
 };
 use ferroce_bench::{Goal, Report};
 
@@ -200,7 +200,7 @@ fn command_lines_name_the_server() {
         netdev: "lo",
         port: 7,
     };
-    let effort = Effort {
+    let run_length = RunLength {
         bytes: 1 << 30,
         messages: 100_000,
         round_trips: 10,
@@ -210,13 +210,13 @@ fn command_lines_name_the_server() {
         .mtu(4096)
         .qps(4);
     assert_eq!(probe.label(), "ib_write_bw -s 64K -m 4096 -q 4");
-    let lines = probe.lines(&at, effort).expect("a program");
+    let lines = probe.lines(&at, run_length).expect("a program");
     assert_eq!(
         lines.client.join(" "),
         "ib_write_bw -d rxe0 -x 1 -F -p 7 -s 65536 -m 4096 -q 4 -n 4400 --report_gbits 127.0.0.1"
     );
     assert_eq!(lines.client[..lines.client.len() - 1], lines.server);
-    let ucx = Probe::new(Tool::Ucx("tag_lat"), 8).lines(&at, effort);
+    let ucx = Probe::new(Tool::Ucx("tag_lat"), 8).lines(&at, run_length);
     let environment = ucx.expect("a program").environment;
     assert!(environment.contains(&("UCX_NET_DEVICES", "rxe0:1".to_owned())));
     assert_eq!([8, 4096, 1 << 20].map(bytes), ["8", "4K", "1M"]);
@@ -347,7 +347,7 @@ fn programs_over_siw_connect_by_rdma_cm_and_are_compared_with_tcp() {
         netdev: "veth0",
         port: 18_601,
     };
-    let lines = write.probe.lines(&at, plan.effort).expect("a program");
+    let lines = write.probe.lines(&at, plan.run_length).expect("a program");
     let client = lines.client.join(" ");
     assert!(
         client.starts_with("ib_write_bw -d siw1 -R -F -p 18601 "),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use ferroce_bench::suite::{self, Effort};
+use ferroce_bench::suite::{self, Repetitions};
 use ferroce_bench::{Heap, Op, Report};
 
 /// Measure the cost of a packet in the protocol engine.
@@ -94,7 +94,7 @@ const HEAP: Heap = Heap {
 
 fn main() -> Result<()> {
     let cli = Cli::parse();
-    let effort = Effort {
+    let repetitions = Repetitions {
         rounds: cli
             .rounds
             .unwrap_or(if cli.quick { 15 } else { 301 })
@@ -112,17 +112,17 @@ fn main() -> Result<()> {
         };
         if wanted {
             report.rows.extend(match part {
-                Part::Write => suite::large(effort, Op::Write),
-                Part::Read => suite::large(effort, Op::Read),
-                Part::Long => suite::long(effort, Op::Write).and_then(|mut rows| {
-                    rows.extend(suite::long(effort, Op::Read)?);
+                Part::Write => suite::large(repetitions, Op::Write),
+                Part::Read => suite::large(repetitions, Op::Read),
+                Part::Long => suite::long(repetitions, Op::Write).and_then(|mut rows| {
+                    rows.extend(suite::long(repetitions, Op::Read)?);
                     Ok(rows)
                 }),
-                Part::Send => suite::small(effort, HEAP),
-                Part::Many => suite::many(effort, cli.qps),
+                Part::Send => suite::small(repetitions, HEAP),
+                Part::Many => suite::many(repetitions, cli.qps),
                 Part::Memory => suite::memory(HEAP),
-                Part::Seams => suite::seams(effort),
-                Part::Stages => suite::stages(effort, cli.qps),
+                Part::Seams => suite::seams(repetitions),
+                Part::Stages => suite::stages(repetitions, cli.qps),
             }?);
         }
     }

@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::place::{Cores, Place};
 use super::plan::{Group, Plan, RowPlan};
-use super::probe::{Device, Effort, Probe};
+use super::probe::{Device, Probe, RunLength};
 use super::run;
 use super::sample::{Metric, Sample};
 use crate::comparison::median;
@@ -81,7 +81,7 @@ pub fn measure(plan: &Plan, place: &mut Place, cores: Cores) -> Result<Results> 
                     results.skipped.insert(probe, why);
                     continue;
                 }
-                match attempt(place, &probe, plan.effort) {
+                match attempt(place, &probe, plan.run_length) {
                     Ok(sample) => samples.entry(probe).or_default().push(sample),
                     Err(why) => {
                         broken.insert(probe.clone());
@@ -100,14 +100,14 @@ pub fn measure(plan: &Plan, place: &mut Place, cores: Cores) -> Result<Results> 
 
 /// Runs a probe, more than once if need be: an unmodified program may fail by itself. The
 /// clients of perftest with `-R` connect twice, and do not wait for the second listener.
-fn attempt(place: &mut Place, probe: &Probe, effort: Effort) -> Result<Sample> {
+fn attempt(place: &mut Place, probe: &Probe, run_length: RunLength) -> Result<Sample> {
     let again = match probe.device {
         Device::Rxe => 1,
         Device::Siw | Device::SiwCrc => 9,
     };
-    let mut sample = run::run(place, probe, effort);
+    let mut sample = run::run(place, probe, run_length);
     for _ in 0..again {
-        sample = sample.or_else(|_| run::run(place, probe, effort));
+        sample = sample.or_else(|_| run::run(place, probe, run_length));
     }
     sample
 }

@@ -31,6 +31,6 @@ pub use machine::Machine;
 pub use measure::{Results, measure};
 pub use place::{Cores, LinkType, Place};
 pub use plan::{Group, Plan, Reference, RowPlan};
-pub use probe::{Addresses, Device, Effort, Lines, Probe, Sockets, Tool, Wire, bytes};
+pub use probe::{Addresses, Device, Lines, Probe, RunLength, Sockets, Tool, Wire, bytes};
 pub use sample::{Metric, Sample};
 pub use sockets::{ROLE as SOCKETS_ROLE, work as work_with_sockets};

@@ -4,7 +4,7 @@ mod iwarp;
 
 use core::ops::RangeInclusive;
 
-use super::probe::{Effort, Probe, Sockets, Tool};
+use super::probe::{Probe, RunLength, Sockets, Tool};
 use super::sample::Metric;
 use crate::report::Goal;
 
@@ -66,7 +66,7 @@ pub struct Plan {
     /// The groups, in the order of their measurement.
     pub groups: Vec<Group>,
     /// The length of each run of a program.
-    pub effort: Effort,
+    pub run_length: RunLength,
 }
 
 impl Plan {
@@ -103,21 +103,21 @@ impl Plan {
         for group in &mut groups {
             group.rounds = rounds;
         }
-        let effort = match quick {
-            true => Effort {
+        let run_length = match quick {
+            true => RunLength {
                 bytes: 512 << 20,
                 messages: 60_000,
                 round_trips: 1_000,
                 ms: 300,
             },
-            false => Effort {
+            false => RunLength {
                 bytes: 1 << 30,
                 messages: 200_000,
                 round_trips: 5_000,
                 ms: 500,
             },
         };
-        Plan { groups, effort }
+        Plan { groups, run_length }
     }
 
     /// Keeps groups whose title contains one of the texts, and rows whose program does.

@@ -133,9 +133,9 @@ impl Tool {
     }
 }
 
-/// Bytes to transfer and messages to exchange in one run.
+/// The length of one run of a program: bytes to transfer, and messages to exchange.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Effort {
+pub struct RunLength {
     /// Bytes of a bandwidth measurement.
     pub bytes: u64,
     /// Most messages of a bandwidth measurement.
@@ -253,25 +253,25 @@ impl Probe {
     }
 
     /// Returns the command lines of server and client; `None` for plain sockets.
-    pub fn lines(&self, at: &Addresses, effort: Effort) -> Option<Lines> {
+    pub fn lines(&self, at: &Addresses, run_length: RunLength) -> Option<Lines> {
         let Addresses { peer, port, .. } = at;
         let line = match self.tool {
             Tool::Sockets(_) => return None,
-            Tool::Perftest(name) => self.perftest(name, at, effort),
-            Tool::Ucx(test) => self.ucx(test, at, effort).with(&[
+            Tool::Perftest(name) => self.perftest(name, at, run_length),
+            Tool::Ucx(test) => self.ucx(test, at, run_length).with(&[
                 ("UCX_TLS", "rc_v,self"),
                 ("UCX_NET_DEVICES", &format!("{}:1", at.link)),
                 ("UCX_IB_GID_INDEX", "1"),
             ]),
             Tool::UcxTcp(test) => self
-                .ucx(test, at, effort)
+                .ucx(test, at, run_length)
                 .with(&[("UCX_TLS", "tcp,self"), ("UCX_NET_DEVICES", at.netdev)]),
             Tool::UcxMemory(test) => self
-                .ucx(test, at, effort)
+                .ucx(test, at, run_length)
                 .with(&[("UCX_TLS", "posix,cma,self")]),
-            Tool::Fabric => self.fabric(&format!("-p verbs -e msg -d {}", at.link), at, effort),
-            Tool::FabricTcp => self.fabric("-p tcp -e msg", at, effort),
-            Tool::FabricMemory => self.fabric("-p shm -e rdm", at, effort),
+            Tool::Fabric => self.fabric(&format!("-p verbs -e msg -d {}", at.link), at, run_length),
+            Tool::FabricTcp => self.fabric("-p tcp -e msg", at, run_length),
+            Tool::FabricMemory => self.fabric("-p shm -e rdm", at, run_length),
             Tool::Qperf(test) => {
                 let size = self.size;
                 let client = format!("qperf {peer} -lp {port} -t 1 -cm 1 -m {size} {test}");
@@ -300,7 +300,7 @@ impl Probe {
         })
     }
 
-    fn perftest(&self, name: &str, at: &Addresses, effort: Effort) -> Lines {
+    fn perftest(&self, name: &str, at: &Addresses, run_length: RunLength) -> Lines {
         let Probe {
             size, qps, options, ..
         } = self;
@@ -319,21 +319,21 @@ impl Probe {
             both += &format!(" -m {}", self.mtu);
         }
         if name.ends_with("_lat") {
-            both += &format!(" -n {}", effort.round_trips);
+            both += &format!(" -n {}", run_length.round_trips);
         } else {
             // `-n` counts the messages of each queue pair. It must be a multiple of the
             // number of completions that one CQE stands for.
-            let most = (effort.bytes / u64::from(*size)).clamp(200, effort.messages);
+            let most = (run_length.bytes / u64::from(*size)).clamp(200, run_length.messages);
             let each = (most / u64::from(*qps)).next_multiple_of(400);
             both += &format!(" -q {qps} -n {each} --report_gbits");
         }
         Lines::of(&both, &format!("{both} {}", at.peer), true)
     }
 
-    fn ucx(&self, test: &str, at: &Addresses, effort: Effort) -> Lines {
+    fn ucx(&self, test: &str, at: &Addresses, run_length: RunLength) -> Lines {
         let count = match test.ends_with("_lat") {
-            true => u64::from(effort.round_trips),
-            false => (effort.bytes / u64::from(self.size)).clamp(200, effort.messages),
+            true => u64::from(run_length.round_trips),
+            false => (run_length.bytes / u64::from(self.size)).clamp(200, run_length.messages),
         };
         let (size, port) = (self.size, at.port);
         let both = format!("-p {port} -t {test} -s {size} -n {count} -w 200");
@@ -341,8 +341,8 @@ impl Probe {
         Lines::of(&format!("ucx_perftest {both}"), &client, true)
     }
 
-    fn fabric(&self, options: &str, at: &Addresses, effort: Effort) -> Lines {
-        let (size, times) = (self.size, effort.round_trips);
+    fn fabric(&self, options: &str, at: &Addresses, run_length: RunLength) -> Lines {
+        let (size, times) = (self.size, run_length.round_trips);
         let both = format!("fi_pingpong {options} -S {size} -I {times}");
         let client = format!("{both} -P {} {}", at.port, at.peer);
         Lines::of(&format!("{both} -B {}", at.port), &client, true)

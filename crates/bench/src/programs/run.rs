@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use ferroce_harness::{Running, deadline};
 
 use super::place::Place;
-use super::probe::{Effort, Probe, Tool};
+use super::probe::{Probe, RunLength, Tool};
 use super::sample::Sample;
 use super::sockets;
 
@@ -17,12 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(90);
 ///
 /// # Errors
 /// If a program fails, or does not print its figures.
-pub(super) fn run(place: &mut Place, probe: &Probe, effort: Effort) -> Result<Sample> {
+pub(super) fn run(place: &mut Place, probe: &Probe, run_length: RunLength) -> Result<Sample> {
     if let Tool::Sockets(kind) = probe.tool {
-        return sockets::measure(kind, probe, effort);
+        return sockets::measure(kind, probe, run_length);
     }
     let at = place.addresses(probe)?;
-    let lines = probe.lines(&at, effort).context("no command line")?;
+    let lines = probe.lines(&at, run_length).context("no command line")?;
     let ours = probe.tool.is_ours();
     let start = |words: &[String], what| {
         let mut command = place.command(words, ours);

@@ -8,7 +8,7 @@ use ferroce_endpoint::Partner;
 use serde::{Deserialize, Serialize};
 
 use super::one_host;
-use super::probe::{Effort, Probe, Sockets};
+use super::probe::{Probe, RunLength, Sockets};
 use super::sample::{Metric, Sample};
 use crate::comparison::{median, quantile};
 use crate::sockets::{FloorSockets, Plain, TcpPing};
@@ -41,17 +41,17 @@ enum Done {
 }
 
 /// Measures with two processes, which inherit the processors of this one.
-pub(super) fn measure(kind: Sockets, probe: &Probe, effort: Effort) -> Result<Sample> {
+pub(super) fn measure(kind: Sockets, probe: &Probe, run_length: RunLength) -> Result<Sample> {
     let task = Task {
         kind,
         size: probe.size,
         mtu: probe.mtu,
-        times: effort.round_trips,
-        ms: effort.ms,
+        times: run_length.round_trips,
+        ms: run_length.ms,
         active: true,
     };
     if kind == Sockets::Memcpy {
-        let rate = one_host::memcpy(probe.size as usize, effort.ms);
+        let rate = one_host::memcpy(probe.size as usize, run_length.ms);
         return Ok(Sample::default().with(Metric::Bandwidth, rate * 8.0 / 1e9));
     }
     let mut near = RoleProcess::start(ROLE, None)?;
