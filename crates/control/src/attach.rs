@@ -25,14 +25,14 @@ pub struct Attachment {
     pub slots: Vec<AttachedSlot>,
     /// Descriptors that the next ferroced needs. Keep them until the program has stopped using
     /// the slots, and pass them to [`resume`].
-    pub kept: Kept,
+    pub descriptors: ResumeDescriptors,
     /// The connection, on which events of the link arrive.
     pub connection: Connection,
 }
 
 /// Descriptors that the next ferroced needs.
 #[derive(Debug)]
-pub enum Kept {
+pub enum ResumeDescriptors {
     /// Those of [`SlotKind::Udp`].
     Udp {
         /// Keeps the socket group open.
@@ -44,24 +44,24 @@ pub enum Kept {
     Streams(Vec<CounterPage>),
 }
 
-impl Kept {
+impl ResumeDescriptors {
     /// Returns the kind of the slots.
     pub fn kind(&self) -> SlotKind {
         match self {
-            Kept::Udp { .. } => SlotKind::Udp,
-            Kept::Streams(_) => SlotKind::Streams,
+            ResumeDescriptors::Udp { .. } => SlotKind::Udp,
+            ResumeDescriptors::Streams(_) => SlotKind::Streams,
         }
     }
 
     /// Returns the descriptors in the order of [`Request::Resume`].
     pub fn fds(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Kept::Udp { escrow, credits } => {
+            ResumeDescriptors::Udp { escrow, credits } => {
                 let mut fds: Vec<BorrowedFd<'_>> = escrow.fds().into();
                 fds.push(credits.as_fd());
                 fds
             }
-            Kept::Streams(counters) => counters.iter().map(AsFd::as_fd).collect(),
+            ResumeDescriptors::Streams(counters) => counters.iter().map(AsFd::as_fd).collect(),
         }
     }
 }
@@ -93,11 +93,11 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
     };
     match connection.request(&request)? {
         (Reply::Attached { link, slots, .. }, fds) => {
-            let (kept, slots) = unpack(SlotKind::of(&link), &slots, fds)?;
+            let (descriptors, slots) = unpack(SlotKind::of(&link), &slots, fds)?;
             Ok(Attachment {
                 link,
                 slots,
-                kept,
+                descriptors,
                 connection,
             })
         }
@@ -106,7 +106,7 @@ pub fn attach_on(mut connection: Connection, link: &str, shards: u8) -> Result<A
 }
 
 /// Registers slots with a ferroced that has been restarted. `dir` is the directory of the
-/// old connection; `link`, `slots` and `kept` are those of the attachment. Returns the new
+/// old connection; `link`, `slots` and `descriptors` are those of the attachment. Returns the new
 /// connection and the present state of the link, or `None` if the link is gone.
 ///
 /// # Errors
@@ -116,16 +116,16 @@ pub fn resume(
     dir: &Path,
     link: &str,
     slots: &[u8],
-    kept: &Kept,
+    descriptors: &ResumeDescriptors,
 ) -> Result<(Connection, Option<LinkInfo>), Error> {
     let mut connection = Connection::connect(dir)?;
     let request = Request::Resume {
         attachment: next_request_number(),
         link: link.into(),
-        kind: kept.kind(),
+        kind: descriptors.kind(),
         slots: slots.into(),
     };
-    match connection.request_with(&request, &kept.fds())? {
+    match connection.request_with(&request, &descriptors.fds())? {
         (Reply::Resumed { link }, _) => Ok((connection, link)),
         (other, _) => Err(unexpected(&other)),
     }
@@ -160,7 +160,7 @@ impl AsFd for Watch {
     }
 }
 
-pub(crate) type Unpacked = (Kept, Vec<AttachedSlot>);
+pub(crate) type Unpacked = (ResumeDescriptors, Vec<AttachedSlot>);
 
 /// Takes the parts of [`Reply::Attached`] from its descriptors.
 pub(crate) fn unpack(
@@ -179,18 +179,18 @@ fn unpack_streams(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, E
     if fds.len() != grants.len() {
         return Err(Error::DescriptorsLost);
     }
-    let (mut kept, mut slots) = (Vec::new(), Vec::new());
+    let (mut pages, mut slots) = (Vec::new(), Vec::new());
     for (grant, fd) in grants.iter().zip(fds) {
         let counters = counter_page(grant, fd)?;
         let copy = counters.try_clone();
-        kept.push(copy.map_err(|error| Error::system("the counter page", error))?);
+        pages.push(copy.map_err(|error| Error::system("the counter page", error))?);
         slots.push(AttachedSlot {
             slot: grant.slot,
             sockets: None,
             counters,
         });
     }
-    Ok((Kept::Streams(kept), slots))
+    Ok((ResumeDescriptors::Streams(pages), slots))
 }
 
 fn counter_page(grant: &SlotGrant, fd: OwnedFd) -> Result<CounterPage, Error> {
@@ -218,5 +218,5 @@ fn unpack_udp(grants: &[SlotGrant], fds: Vec<OwnedFd>) -> Result<Unpacked, Error
             counters: counter_page(grant, next()?)?,
         });
     }
-    Ok((Kept::Udp { escrow, credits }, slots))
+    Ok((ResumeDescriptors::Udp { escrow, credits }, slots))
 }

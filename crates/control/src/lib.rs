@@ -45,7 +45,7 @@ pub mod start;
 pub mod temporary;
 pub mod unix;
 
-pub use attach::{AttachedSlot, Attachment, Kept, Watch, attach, attach_on, resume};
+pub use attach::{AttachedSlot, Attachment, ResumeDescriptors, Watch, attach, attach_on, resume};
 pub use capture::{Captured, Story};
 pub use client::{Client, list_links, watch_link};
 pub use cm::{CmAnswer, CmCall, CmEvent, CmId, CmPort};

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ferroce_control::{CounterPage, CreditPage, Kept, Reply, SlotKind, SocketEscrow};
+use ferroce_control::{CounterPage, CreditPage, Reply, ResumeDescriptors, SlotKind, SocketEscrow};
 
 use crate::attachments::RESUME_TIMEOUT;
 use crate::client::AttachmentId;
@@ -19,7 +19,7 @@ fn wrong(why: &str) -> Refusal {
 }
 
 /// Takes the descriptors that a program has kept.
-fn kept(kind: SlotKind, slots: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Refusal> {
+fn unpack(kind: SlotKind, slots: &[u8], fds: Vec<OwnedFd>) -> Result<ResumeDescriptors, Refusal> {
     if kind == SlotKind::Streams {
         if fds.len() != slots.len() {
             return Err(wrong("each slot has one descriptor, its counters"));
@@ -27,14 +27,14 @@ fn kept(kind: SlotKind, slots: &[u8], fds: Vec<OwnedFd>) -> Result<Kept, Refusal
         let pages = fds.into_iter().map(CounterPage::from_fd);
         let pages = pages.collect::<Result<_, _>>();
         return pages
-            .map(Kept::Streams)
+            .map(ResumeDescriptors::Streams)
             .map_err(|error| wrong(&error.to_string()));
     }
     let [rx, tx, credits] = <[OwnedFd; 3]>::try_from(fds)
         .map_err(|_| wrong("an escrow and a credit page are three descriptors"))?;
     let escrow = SocketEscrow::from_fds([rx, tx]);
     let credits = CreditPage::from_fd(credits).map_err(|error| wrong(&error.to_string()))?;
-    Ok(Kept::Udp { escrow, credits })
+    Ok(ResumeDescriptors::Udp { escrow, credits })
 }
 
 impl Server {
@@ -47,7 +47,7 @@ impl Server {
         slots: &[u8],
         fds: Vec<OwnedFd>,
     ) -> Result<Reply, Refusal> {
-        let kept = kept(kind, slots, fds)?;
+        let descriptors = unpack(kind, slots, fds)?;
         let Some(client) = self.clients.get(&attachment.client) else {
             return Err(wrong("the connection is gone"));
         };
@@ -60,16 +60,18 @@ impl Server {
         if known.is_none() && !self.access.is_admin(peer) {
             return Err(wrong("these slots do not belong to this program"));
         }
-        let pages = match (kept, &self.group) {
-            (Kept::Udp { escrow, credits }, None) => {
+        let pages = match (descriptors, &self.group) {
+            (ResumeDescriptors::Udp { escrow, credits }, None) => {
                 self.adopt(escrow, credits)?;
                 Vec::new()
             }
-            (Kept::Udp { escrow, .. }, Some(group)) if group.is_held_by(&escrow) => Vec::new(),
-            (Kept::Udp { .. }, Some(_)) => {
+            (ResumeDescriptors::Udp { escrow, .. }, Some(group)) if group.is_held_by(&escrow) => {
+                Vec::new()
+            }
+            (ResumeDescriptors::Udp { .. }, Some(_)) => {
                 return Err(wrong("these sockets are not those of the present group"));
             }
-            (Kept::Streams(pages), _) => pages,
+            (ResumeDescriptors::Streams(pages), _) => pages,
         };
         let owner = match known {
             Some(owner) => owner,

@@ -22,7 +22,7 @@ fn resume_program(program: &mut Program) {
         dir().path(),
         &attachment.link.name,
         &slots,
-        &attachment.kept,
+        &attachment.descriptors,
     );
     let (connection, link) = resumed.expect("resumed");
     assert!(link.is_some());

@@ -311,7 +311,7 @@ fn slots_stay_with_a_running_process() {
             "1 and 2 are taken"
         );
         let (connection, link) =
-            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.kept).unwrap();
+            ferroce_control::resume(dir().path(), "rxe0", &[1, 2], &user.descriptors).unwrap();
         assert_eq!(link.unwrap().name, "rxe0");
         user.connection = connection;
         drop(user);

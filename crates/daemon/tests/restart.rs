@@ -4,7 +4,7 @@ mod common;
 
 use common::holder::Holder;
 use common::{Ferroced, add, connect, counter, dir, link, send};
-use ferroce_control::{Error, Kept, LinkEventKind, attach};
+use ferroce_control::{Error, LinkEventKind, ResumeDescriptors, attach};
 use ferroce_testnet::{deadline, isolated, netdev, role};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -189,7 +189,7 @@ fn slots_of_others_cannot_be_resumed() {
         add("rxe0", "lo").unwrap();
         let one = Holder::start("rxe0", 1);
         let mine = attach("rxe0", 1).unwrap();
-        let theirs = ferroce_control::resume(dir().path(), "rxe0", &one.slots, &mine.kept);
+        let theirs = ferroce_control::resume(dir().path(), "rxe0", &one.slots, &mine.descriptors);
         let error = theirs.unwrap_err();
         assert!(
             matches!(
@@ -201,7 +201,7 @@ fn slots_of_others_cannot_be_resumed() {
             ),
             "{error}"
         );
-        let foreign = Kept::Udp {
+        let foreign = ResumeDescriptors::Udp {
             escrow: ferroce_control::SocketEscrow::new().unwrap(),
             credits: ferroce_control::CreditPage::new().unwrap(),
         };

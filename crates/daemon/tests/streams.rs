@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 
 use common::holder::Holder;
 use common::{Ferroced, add, add_of, connect, counter};
-use ferroce_control::{Attachment, Kept, SlotKind, attach};
+use ferroce_control::{Attachment, ResumeDescriptors, SlotKind, attach};
 use ferroce_testnet::{deadline, isolated};
 
 fn slots(attachment: &Attachment) -> Vec<u8> {
@@ -40,7 +40,7 @@ fn siw_link_works_while_a_stranger_has_the_port() {
         let attachment = attach("siw0", 2).unwrap();
         assert_eq!(slots(&attachment), [1, 2]);
         assert!(attachment.slots.iter().all(|slot| slot.sockets.is_none()));
-        assert_eq!(attachment.kept.kind(), SlotKind::Streams);
+        assert_eq!(attachment.descriptors.kind(), SlotKind::Streams);
         assert_eq!(sockets(), 1, "the stranger's");
     });
 }
@@ -69,7 +69,7 @@ fn slots_of_both_types_are_counted_apart() {
         assert_eq!(refused.errno(), libc::ENOSPC);
         let udp = attach("rxe0", 2).unwrap();
         assert_eq!(slots(&udp), [1, 2]);
-        assert!(matches!(udp.kept, Kept::Udp { .. }));
+        assert!(matches!(udp.descriptors, ResumeDescriptors::Udp { .. }));
         let ended = slots(&streams.remove(0));
         deadline::until("60 slots are free", || attach("siw0", 1).is_ok());
         let again = attach("siw0", 1).unwrap();

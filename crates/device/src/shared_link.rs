@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 
 use ferroce_control::client::OpenLink;
 use ferroce_control::path::netns_inode;
-use ferroce_control::{Client, Kept, LinkInfo, PerProcess, generation};
+use ferroce_control::{Client, LinkInfo, PerProcess, ResumeDescriptors, generation};
 use ferroce_net::local::HostWire;
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{Regions, VerbsError};
@@ -364,14 +364,14 @@ fn open_slots(
     directory: &Arc<Directory>,
 ) -> Result<(Vec<Slot>, NotForChildren), Error> {
     let busy = BusyShards::default();
-    let credits = match &*open.kept {
-        Kept::Udp { credits, .. } => {
+    let credits = match &*open.descriptors {
+        ResumeDescriptors::Udp { credits, .. } => {
             Some(MappedCredits::new(credits).map_err(Error::system("credit page"))?)
         }
-        Kept::Streams(_) => None,
+        ResumeDescriptors::Streams(_) => None,
     };
     let mut not_for_children = NotForChildren::default();
-    for fd in open.kept.fds() {
+    for fd in open.descriptors.fds() {
         not_for_children.add(fd);
     }
     let mut slots = Vec::new();

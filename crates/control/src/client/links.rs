@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::calls::{Answer, Hook, detach};
 use super::shared::Shared;
 use super::{Client, SlotNumbers, lock, note_closed};
-use crate::attach::{AttachedSlot, Kept, unpack};
+use crate::attach::{AttachedSlot, ResumeDescriptors, unpack};
 use crate::connection::{next_request_number, unexpected};
 use crate::error::Error;
 use crate::generation::generation;
@@ -93,7 +93,7 @@ pub struct OpenLink {
     /// The slots, one per requested shard.
     pub slots: Vec<AttachedSlot>,
     /// Descriptors that the next ferroced needs.
-    pub kept: Arc<Kept>,
+    pub descriptors: Arc<ResumeDescriptors>,
     number: AttachmentNumber,
     client: Client,
 }
@@ -112,7 +112,7 @@ struct Entry {
     index: u32,
     name: String,
     slots: Vec<u8>,
-    kept: Arc<Kept>,
+    descriptors: Arc<ResumeDescriptors>,
     user: Option<Arc<dyn LinkUser>>,
     /// Events from before there was a user.
     events: Vec<UserEvent>,
@@ -132,7 +132,7 @@ pub(super) struct Resumption {
     pub(super) number: AttachmentNumber,
     pub(super) link: String,
     pub(super) slots: Vec<u8>,
-    pub(super) kept: Arc<Kept>,
+    pub(super) descriptors: Arc<ResumeDescriptors>,
 }
 
 impl Entry {
@@ -200,7 +200,7 @@ impl OpenLinks {
             number: *number,
             link: entry.name.clone(),
             slots: entry.slots.clone(),
-            kept: Arc::clone(&entry.kept),
+            descriptors: Arc::clone(&entry.descriptors),
         });
         resumptions.collect()
     }
@@ -250,13 +250,13 @@ impl OpenLinks {
         lock(&self.taps).retain(|(of, _)| *of != number);
         // The user is dropped without the lock.
         entry
-            .map(|entry| (entry.kept.kind(), entry.slots))
+            .map(|entry| (entry.descriptors.kind(), entry.slots))
             .unwrap_or_default()
     }
 }
 
 /// The parts of an answer for the thread that attaches.
-type Parts = (LinkInfo, Vec<AttachedSlot>, Arc<Kept>);
+type Parts = (LinkInfo, Vec<AttachedSlot>, Arc<ResumeDescriptors>);
 
 pub(super) fn attach(client: Client, link: &str, shards: u8) -> Result<OpenLink, Error> {
     let taken: Arc<Mutex<Option<(AttachmentNumber, Parts)>>> = Arc::default();
@@ -286,12 +286,12 @@ pub(super) fn attach(client: Client, link: &str, shards: u8) -> Result<OpenLink,
         (request, Some(hook))
     })?;
     let taken = lock(&taken).take();
-    let (number, (link, slots, kept)) =
+    let (number, (link, slots, descriptors)) =
         taken.ok_or_else(|| Error::Unexpected("an Attach without an answer".into()))?;
     Ok(OpenLink {
         link,
         slots,
-        kept,
+        descriptors,
         number,
         client,
     })
@@ -303,18 +303,18 @@ fn take(shared: &Shared, number: AttachmentNumber, answer: Answer) -> Result<Par
         Reply::Attached { link, slots, .. } => (link, slots),
         other => return Err(unexpected(&other)),
     };
-    let (kept, slots) = unpack(SlotKind::of(&link), &grants, answer.fds)?;
-    let kept = Arc::new(kept);
+    let (descriptors, slots) = unpack(SlotKind::of(&link), &grants, answer.fds)?;
+    let descriptors = Arc::new(descriptors);
     let entry = Entry {
         index: link.index,
         name: link.name.clone(),
         slots: slots.iter().map(|slot| slot.slot).collect(),
-        kept: Arc::clone(&kept),
+        descriptors: Arc::clone(&descriptors),
         user: None,
         events: Vec::new(),
     };
     shared.links.add(number, entry);
-    Ok((link, slots, kept))
+    Ok((link, slots, descriptors))
 }
 
 impl OpenLink {

@@ -149,11 +149,11 @@ impl<'a> Recovery<'a> {
         let request = Request::Resume {
             attachment: resumption.number,
             link: resumption.link.clone(),
-            kind: resumption.kept.kind(),
+            kind: resumption.descriptors.kind(),
             slots: resumption.slots.clone(),
         };
         let number = resumption.number;
-        match self.call_with(&request, &resumption.kept.fds())? {
+        match self.call_with(&request, &resumption.descriptors.fds())? {
             Ok(Reply::Resumed { link }) => {
                 let shared = self.shared;
                 self.on_orphaned(move || {

@@ -113,7 +113,7 @@ fn come_back(attachment: &mut Attachment) -> String {
     }
     let slots: Vec<u8> = attachment.slots.iter().map(|s| s.slot).collect();
     loop {
-        match resume(&dir, &attachment.link.name, &slots, &attachment.kept) {
+        match resume(&dir, &attachment.link.name, &slots, &attachment.descriptors) {
             Ok((connection, link)) => {
                 attachment.connection = connection;
                 return if link.is_some() { "resumed" } else { "no link" }.into();
