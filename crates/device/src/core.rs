@@ -194,11 +194,11 @@ impl Core {
         }
     }
 
-    /// Returns true if a turn of a poller would find nothing to do.
+    /// Returns true if a turn of a poller has nothing to do. If not, the caller does a turn.
     #[inline]
-    pub(crate) fn is_quiet(&self, now: Time) -> bool {
+    pub(crate) fn finds_nothing(&mut self, now: Time) -> bool {
         match self {
-            Core::Roce(core) => core.is_quiet(now),
+            Core::Roce(core) => core.finds_nothing(now),
             Core::Iwarp(_) => false,
         }
     }

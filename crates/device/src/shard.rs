@@ -449,13 +449,14 @@ impl Shard {
         if skips || is_served {
             return 0;
         }
-        let Some(core) = held
-            .or_else(|| self.try_lock())
-            .filter(|core| !core.is_quiet(now))
-        else {
+        let Some(mut core) = held.or_else(|| self.try_lock()) else {
             return 0;
         };
         self.polling.store(true, Ordering::Relaxed);
+        if core.finds_nothing(now) {
+            self.polling.store(false, Ordering::Relaxed);
+            return 0;
+        }
         self.polls.begin_call();
         let (core, received, end) = self.turn(core, now, Caller::Poller);
         if received > 0 {

@@ -37,6 +37,8 @@ pub struct Receiver {
     many_small: bool,
     /// Calls in a row in which [`Receiver::receive_busy`] found a message.
     streak: u8,
+    /// Messages in the ring that [`Receiver::look`] has found, of the IP family of the last message.
+    found: usize,
     /// Datagrams that the kernel had dropped at the sockets before.
     dropped_before: u32,
 }
@@ -76,6 +78,7 @@ impl Receiver {
             busy_v6: false,
             many_small: false,
             streak: 0,
+            found: 0,
         }
     }
 
@@ -185,6 +188,28 @@ impl Receiver {
         Ok(count)
     }
 
+    /// Looks for the message that [`Receiver::receive_busy`] would receive, which then receives it without
+    /// another system call. Returns false if there is none.
+    ///
+    /// # Errors
+    /// If a system call fails. An empty socket is no error.
+    #[inline]
+    pub fn look(&mut self) -> io::Result<bool> {
+        // In a streak one call receives several messages.
+        if self.found > 0 || self.streak >= STREAK {
+            return Ok(true);
+        }
+        let fd = match (self.busy_v6, &self.sockets.v6) {
+            (true, Some(v6)) => v6,
+            _ => &self.sockets.v4,
+        };
+        self.found = self.ring.fill(fd, 1, self.mmsg)?;
+        if self.found == 0 {
+            self.streak = 0;
+        }
+        Ok(self.found > 0)
+    }
+
     /// Counts in `counters` as well from now on. Overflows are not among these counts: the
     /// kernel counts them. `counters` must have no other writer while this receiver receives.
     pub fn report_to(&mut self, counters: Arc<Counters>) {
@@ -241,7 +266,10 @@ impl Receiver {
         while seen < max {
             let want = if self.many_small { BUFFERS } else { FEW };
             let want = (max - seen).min(want);
-            let got = self.ring.fill(fd, want, self.mmsg)?;
+            let got = match core::mem::take(&mut self.found) {
+                0 => self.ring.fill(fd, want, self.mmsg)?,
+                found => found,
+            };
             if got == 0 {
                 break;
             }

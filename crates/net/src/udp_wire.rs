@@ -93,6 +93,15 @@ impl Wire for UdpWire {
         }
     }
 
+    #[inline]
+    fn look(&mut self, scope: Scope) -> io::Result<bool> {
+        match scope {
+            Scope::OneMessage => self.receiver.look(),
+            Scope::Memory => Ok(false),
+            Scope::AllFamilies | Scope::EitherFamily | Scope::LastFamily => Ok(true),
+        }
+    }
+
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let sockets = self.receiver.sockets().try_clone()?;
         Ok(core::iter::once(sockets.v4).chain(sockets.v6).collect())

@@ -36,6 +36,16 @@ pub trait Wire {
         each: impl FnMut(&IncomingRun<'_>),
     ) -> io::Result<usize>;
 
+    /// Looks for a datagram, which the next [`Wire::receive`] with the same scope passes on. Returns false
+    /// if none waits. A call takes less time than [`Wire::receive`], and most calls of a program that
+    /// polls find nothing. A wire that cannot tell returns true.
+    ///
+    /// # Errors
+    /// As [`Wire::receive`].
+    fn look(&mut self, _scope: Scope) -> io::Result<bool> {
+        Ok(true)
+    }
+
     /// Returns duplicates of the descriptors that become readable when a datagram waits.
     ///
     /// # Errors

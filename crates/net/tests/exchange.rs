@@ -8,7 +8,7 @@ use common::namespace::isolated_as_nobody;
 use common::packet::{packet, path, run};
 use common::veth::ip;
 use common::{receive, receive_rest};
-use ferroce_net::{Features, Receiver, SendError, Sender, create_slot_with, probe};
+use ferroce_net::{Features, IncomingRun, Receiver, SendError, Sender, create_slot_with, probe};
 use ferroce_roce::Path;
 use ferroce_testnet::isolated;
 use ferroce_wire::icrc;
@@ -299,6 +299,38 @@ fn busy_receiver_reads_one_message_until_traffic_is_heavy() {
             }
         },
     );
+}
+
+#[test]
+fn message_that_a_look_finds_is_received_once() {
+    isolated("message_that_a_look_finds_is_received_once", || {
+        let mut receiver = receiver(&probe());
+        let mut sender = Sender::new();
+        for address in ["127.0.0.1", "::1"] {
+            let port = sender.bind(0xc000, address == "::1").expect("a port");
+            let path = path(address, address, port);
+            let send = |mark| {
+                let bytes = packet(&path.flow, 0, QPN, 64, mark);
+                sender.send_run(&path, 64, &bytes, None).expect("sent");
+            };
+            // The family of the last message is the one that a look reads.
+            send(1);
+            assert_eq!(receiver.receive(64, |_| {}).unwrap(), 1);
+            assert!(!receiver.look().unwrap(), "nothing waits");
+            let mut marks = Vec::new();
+            let mut note = |run: &IncomingRun<'_>| marks.push(run.merged.payload[11]);
+            send(2);
+            send(3);
+            assert!(receiver.look().unwrap());
+            assert!(receiver.look().unwrap(), "it still waits");
+            assert_eq!(receiver.receive_busy(64, &mut note).unwrap(), 1);
+            assert!(receiver.look().unwrap());
+            // Another call receives it, too.
+            assert_eq!(receiver.receive(64, &mut note).unwrap(), 1);
+            assert!(!receiver.look().unwrap());
+            assert_eq!(marks, [2, 3]);
+        }
+    });
 }
 
 #[test]

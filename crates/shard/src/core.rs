@@ -27,15 +27,7 @@ pub const STANDBY_NS: u64 = 80_000;
 
 /// A caller that received from one IP family looks at the other once in this many turns: a
 /// system call costs 0.3 us.
-const IDLE_FAMILY_TURNS: u32 = 64;
-/// Time for which a poller that receives through memory leaves the sockets alone, if packets
-/// have arrived there lately. A look at them takes 0.3 us, several times that of a message through
-/// memory.
-const SOCKETS_WAIT_NS: u64 = 4_000;
-/// The same time if the sockets have been silent for [`SILENT_SOCKETS_NS`]: the looks at them would
-/// take a tenth of the time of a ping-pong through memory.
-const SILENT_SOCKETS_WAIT_NS: u64 = 32_000;
-const SILENT_SOCKETS_NS: u64 = 1_000_000;
+pub(crate) const IDLE_FAMILY_TURNS: u32 = 64;
 /// Most datagrams in a turn of a poller whose ACKs are deferred.
 const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
@@ -65,7 +57,7 @@ pub enum Caller {
 pub struct Core<W: Wire, P> {
     /// The queue pairs.
     pub engine: Engine,
-    wire: W,
+    pub(crate) wire: W,
     credits: ReceiveCredits<P>,
     unmatched: UnmatchedPackets,
     /// A received ACK that the engine gets in the next turn.
@@ -86,12 +78,12 @@ pub struct Core<W: Wire, P> {
     /// End of the last send.
     pub(crate) sent_at: Time,
     /// Time of the last look at the sockets.
-    sockets_read_at: Time,
+    pub(crate) sockets_read_at: Time,
     /// Time of the last packet from a socket.
-    sockets_found_at: Time,
+    pub(crate) sockets_found_at: Time,
     /// True if the last turn received packets through memory.
     found_in_memory: bool,
-    turns: u32,
+    pub(crate) turns: u32,
     /// The faults; none unless some are in force.
     pub(crate) faults: Option<Box<Inbound>>,
     injected: Injected,
@@ -249,38 +241,6 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         self.ack_deferred = true;
         self.report(process);
         (received, None)
-    }
-
-    /// Returns true if a turn of a poller would find nothing to do. That takes a fraction of the time of
-    /// the turn.
-    #[inline]
-    pub fn is_quiet(&self, now: Time) -> bool {
-        self.is_memory_quiet()
-            && self.sockets_can_wait(now)
-            && self.engine.next_timeout().is_none_or(|due| due > now)
-    }
-
-    /// Returns true if packets arrive through memory, and neither a packet nor an ACK waits there or
-    /// here. Sockets and timers are not looked at: that takes the time, and reading the clock
-    /// takes longer than this.
-    #[inline]
-    pub fn is_memory_quiet(&self) -> bool {
-        self.wire.is_memory_busy()
-            && !self.wire.has_packet_in_memory()
-            && !self.engine.has_packets()
-            && self.is_idle()
-            && self.faults.is_none()
-    }
-
-    /// Returns true if the sockets were read just now, and packets arrive through memory. A look
-    /// into memory costs no system call, so a poller can look at the sockets less often.
-    fn sockets_can_wait(&self, now: Time) -> bool {
-        let is_silent = now.nanos_since(self.sockets_found_at) > SILENT_SOCKETS_NS;
-        let wait = match is_silent {
-            true => SILENT_SOCKETS_WAIT_NS,
-            false => SOCKETS_WAIT_NS,
-        };
-        self.wire.is_memory_busy() && now.nanos_since(self.sockets_read_at) < wait
     }
 
     /// Passes packets to the engine: those that waited, then those from the wire.

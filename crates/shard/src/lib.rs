@@ -23,6 +23,7 @@ mod bugs;
 mod core;
 mod credits;
 mod deferred_ack;
+mod empty_poll;
 mod faults;
 mod process;
 mod progress_rule;

@@ -58,7 +58,10 @@ impl World {
         let now = self.now;
         let (received, sending) = self.with_core(host, |core, observer| {
             core.wire_mut().budget = budget;
-            core.turn(now, observer, caller)
+            match caller == Caller::Poller && core.finds_nothing(now) {
+                true => (0, None),
+                false => core.turn(now, observer, caller),
+            }
         })?;
         self.send(host, sending)?;
         self.hosts[host].streams = received >= STREAM;

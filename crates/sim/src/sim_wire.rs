@@ -225,6 +225,10 @@ impl Wire for SimWire {
         SimSender(Rc::clone(&self.outbox))
     }
 
+    fn look(&mut self, _scope: Scope) -> io::Result<bool> {
+        Ok(!self.local.is_empty() || !self.inbox.borrow().waiting.is_empty())
+    }
+
     fn receive(
         &mut self,
         scope: Scope,

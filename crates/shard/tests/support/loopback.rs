@@ -63,6 +63,10 @@ impl Wire for Loopback {
         Ok(count)
     }
 
+    fn look(&mut self, _: Scope) -> io::Result<bool> {
+        Ok(!self.runs.borrow().is_empty())
+    }
+
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         Ok(Vec::new())
     }
