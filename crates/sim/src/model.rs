@@ -168,7 +168,13 @@ impl SendRecord {
         match self.kind {
             Kind::Send | Kind::SendInvalidate => true,
             Kind::Write => self.imm.is_some(),
-            _ => false,
+            Kind::Read
+            | Kind::CompareSwap
+            | Kind::FetchAdd
+            | Kind::AtomicWrite
+            | Kind::Flush
+            | Kind::LocalInvalidate
+            | Kind::Bind => false,
         }
     }
 

@@ -319,7 +319,9 @@ impl World {
             WcStatus::RnrRetryExceeded => {
                 setup.rnr_retry < 7 && model.rnr_naks > u32::from(setup.rnr_retry)
             }
-            WcStatus::RemoteOperation if record.kind == Kind::Send => {
+            WcStatus::RemoteOperation
+                if matches!(record.kind, Kind::Send | Kind::SendInvalidate) =>
+            {
                 record.allowed.errors.contains(&status)
                     || self
                         .peer_of(qp)
