@@ -43,6 +43,7 @@ pub mod sockopt;
 mod split;
 pub mod start;
 pub mod temporary;
+mod threads;
 pub mod unix;
 
 pub use attach::{AttachedSlot, Attachment, ResumeDescriptors, Watch, attach, attach_on, resume};
@@ -66,3 +67,4 @@ pub use resources::{Reporter, Resources};
 pub use signals::{Blocked, Handlers, block_all, catch_end, handlers};
 pub use socket_escrow::{SlotFds, SocketEscrow};
 pub use start::{find_or_start, start, wait_for};
+pub use threads::start_thread;

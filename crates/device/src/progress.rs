@@ -27,7 +27,7 @@ use crate::free_cores::FreeCores;
 use crate::sched_policy::SchedPolicy;
 use crate::shard::{Shard, Turn};
 use crate::slowness::scaled;
-use ferroce_control::block_all;
+use ferroce_control::start_thread;
 
 /// Time until the next attempt when another thread holds the lock.
 const LOCKED_NS: u64 = 20_000;
@@ -70,11 +70,7 @@ const UNPOLLED_NS: u64 = 1_000_000;
 
 /// Starts the thread.
 pub(crate) fn start(shard: Arc<Shard>, number: u8) -> std::io::Result<JoinHandle<()>> {
-    let _blocked = block_all();
-    #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
-    std::thread::Builder::new()
-        .name(format!("ferroce-{number}"))
-        .spawn(move || run(&shard))
+    start_thread(format!("ferroce-{number}"), move || run(&shard))
 }
 
 fn run(shard: &Arc<Shard>) {

@@ -353,5 +353,7 @@ These bugs of programs appear with any driver:
 - libfabric's `verbs;ofi_rxm` crashes if it gets the event of a disconnect before it has polled the peer's last messages: `rxm_close_conn`
   closes the endpoint, handles these messages and posts receives to the closed endpoint. Ferroce's `rdma_get_cm_event` returns EAGAIN
   once for such an event on a non-blocking channel, and libfabric polls before it asks again.
+- libfabric overwrites the first instructions of `mmap` and `munmap` in memory when a program opens a domain (its memory monitor `memhooks`). A
+  thread that runs through them at that moment crashes. Ferroce's calls that start a thread return only when that thread has its memory.
 
 ";

@@ -48,7 +48,7 @@ use crate::link::{LinkEvent, LinkInfo};
 use crate::path::{TYPE_VARIABLE, netns_inode};
 use crate::per_process::PerProcess;
 use crate::protocol::{Reply, Request, SlotKind};
-use crate::signals::block_all;
+use crate::threads::start_thread;
 
 pub use calls::{Answer, Hook, returning_call};
 pub use links::{Introduction, LinkUser, OpenLink, Tap};
@@ -364,21 +364,17 @@ fn connect(netns: u64) -> Result<(Arc<Shared>, JoinHandle<()>), Error> {
     let (sender, receiver) = connection.split();
     let shared = Arc::new(Shared::new(sender, netns)?);
     let of_thread = Arc::clone(&shared);
-    let _blocked = block_all();
-    #[allow(clippy::disallowed_methods)] // receives answers for all threads
-    let thread = std::thread::Builder::new()
-        .name("ferroce-control".into())
-        .spawn(move || {
-            of_thread.run(receiver);
-            let is_last = {
-                let slots = lock(&CLIENTS.get().slots);
-                matches!(slots.get(&netns), Some(Slot::ClosingItself))
-            };
-            if is_last {
-                close(&of_thread, netns);
-            }
-        })
-        .map_err(|error| Error::system("control thread", error))?;
+    let thread = start_thread("ferroce-control".into(), move || {
+        of_thread.run(receiver);
+        let is_last = {
+            let slots = lock(&CLIENTS.get().slots);
+            matches!(slots.get(&netns), Some(Slot::ClosingItself))
+        };
+        if is_last {
+            close(&of_thread, netns);
+        }
+    });
+    let thread = thread.map_err(|error| Error::system("control thread", error))?;
     Ok((shared, thread))
 }
 
