@@ -1,4 +1,4 @@
-//! Looks at the sockets by a thread that receives through memory.
+//! Looks at the sockets: by a thread that receives through memory, and by polls that find nothing.
 
 #[path = "support/connection.rs"]
 #[allow(dead_code)] // other tests use the rest
