@@ -2,21 +2,17 @@
 
 use std::net::IpAddr;
 
-use ferroce_faults::Provoked;
-use ferroce_net::{IncomingRun, IpIds, Scope, Source, Wire};
-use ferroce_roce::{AttrMask, Datagram, Engine, QpAttr, QpState, QpType, Time, VerbsError};
-use ferroce_wire::completes_rc_receive;
+use ferroce_net::{IpIds, Scope, Source, Wire};
+use ferroce_roce::{Engine, Time};
 
-use crate::answers::ack_behind_answers;
 use crate::assembly::Assembly;
 use crate::bugs::{Bug, Injected};
 use crate::credits::{CreditPage, ReceiveCredits};
 use crate::deferred_ack::DeferredAck;
-use crate::faults::{Faults, Inbound, Mishap};
+use crate::faults::{Faults, Inbound};
 use crate::process::Process;
 use crate::sending::Sending;
 use crate::transmitter::Transmitter;
-use crate::uc_connection::UcConnection;
 use crate::unmatched::UnmatchedPackets;
 
 /// Datagrams received in a turn before others get the lock, and peers their ACKs: only a
@@ -33,9 +29,6 @@ const MAX_DEFERRED: usize = 4;
 /// Time until a run that found no room, or a packet without a receive, is tried again. No
 /// descriptor reports when there is room.
 const RETRY_NS: u64 = 200_000;
-/// Most turns in which packets are received before a queue pair moves to the error state, is
-/// destroyed, or, as one of UC, moves to RTR. It ends the wait for a peer that sends without pause.
-const MAX_ARRIVED_TURNS: usize = 64;
 /// Packets of a batch: several full runs.
 const BATCH: usize = 256;
 
@@ -58,8 +51,8 @@ pub struct Core<W: Wire, P> {
     /// The queue pairs.
     pub engine: Engine,
     pub(crate) wire: W,
-    credits: ReceiveCredits<P>,
-    unmatched: UnmatchedPackets,
+    pub(crate) credits: ReceiveCredits<P>,
+    pub(crate) unmatched: UnmatchedPackets,
     /// A received ACK that the engine gets in the next turn.
     pub(crate) received_ack: DeferredAck,
     /// None while a thread sends.
@@ -86,7 +79,7 @@ pub struct Core<W: Wire, P> {
     pub(crate) turns: u32,
     /// The faults; none unless some are in force.
     pub(crate) faults: Option<Box<Inbound>>,
-    injected: Injected,
+    pub(crate) injected: Injected,
 }
 
 impl<W: Wire, P> core::fmt::Debug for Core<W, P> {
@@ -243,246 +236,6 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         (received, None)
     }
 
-    /// Passes packets to the engine: those that waited, then those from the wire.
-    fn receive(
-        &mut self,
-        now: Time,
-        process: &mut impl Process,
-        caller: Caller,
-        scope: Scope,
-    ) -> usize {
-        self.credits.begin();
-        self.release_received_ack(now, process);
-        self.release_unmatched(now, process);
-        let (engine, credits, injected) = (&mut self.engine, &mut self.credits, self.injected);
-        let (unmatched, received_ack) = (&mut self.unmatched, &mut self.received_ack);
-        let mut each = |run: &IncomingRun<'_>, fate: Option<Mishap<'_>>| {
-            let whole = run.merged.datagram;
-            match fate {
-                Some(fate) if fate.is_lost => return process.lost(&whole, fate.text),
-                Some(fate) => process.met_fault(fate.text),
-                None => {}
-            }
-            let mut rest = whole;
-            // Place of an ACK that the engine got before the messages in front of it.
-            let mut early_ack = None;
-            while let Some((datagram, others)) = rest.split_first(run.segment) {
-                let memory = process.memory();
-                let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
-                if predicted > 0 {
-                    if process.observes() {
-                        process.predicted(&rest, run.segment, predicted);
-                    }
-                    rest = rest.skip(predicted, run.segment);
-                    continue;
-                }
-                let at = whole.payload.len() - rest.payload.len();
-                if early_ack == Some(at) {
-                    rest = others;
-                    continue;
-                }
-                // A request completes before its answer.
-                if completes_rc_receive(datagram.payload)
-                    && engine.shows_completion_order(datagram.payload)
-                {
-                    received_ack.release(|ack| deliver(now, engine, credits, process, ack));
-                    if early_ack.is_none_or(|early| early < at)
-                        && let Some((ack, before)) = ack_behind_answers(&rest, run.segment)
-                    {
-                        deliver(now, engine, credits, process, &ack);
-                        early_ack = Some(at + before);
-                    }
-                }
-                let Some(datagram) = injected_segment(injected, &whole, datagram, run.segment)
-                else {
-                    break;
-                };
-                let defer_ack = caller == Caller::Poller && at > 0;
-                let waits = defer_ack && received_ack.store(&datagram)
-                    || unmatched.store(now, engine, &datagram);
-                if !waits {
-                    deliver(now, engine, credits, process, &datagram);
-                } else if fate.is_some() {
-                    process.met_fault("");
-                }
-                rest = others;
-            }
-        };
-        let (wire, budget) = (&mut self.wire, RECEIVE_BUDGET);
-        let received = match &mut self.faults {
-            None => wire.receive(scope, budget, |run| each(run, None)),
-            Some(faults) => faults.receive(now, wire, scope, budget, each),
-        };
-        let received = received.unwrap_or_else(|error| {
-            tracing::warn!("cannot receive packets: {error}");
-            0
-        });
-        let all = matches!(scope, Scope::AllFamilies | Scope::EitherFamily);
-        let holds = self
-            .faults
-            .as_ref()
-            .is_some_and(|faults| !faults.is_empty());
-        let empty = all && received == 0 && self.unmatched.is_empty() && !holds;
-        self.credits.end(empty);
-        if self.faults.is_some() {
-            self.provoke_events(now, process);
-        }
-        received
-    }
-
-    /// Carries out the events that faults have caused.
-    fn provoke_events(&mut self, now: Time, process: &mut impl Process) {
-        while let Some(event) = self
-            .faults
-            .as_mut()
-            .and_then(|faults| faults.poll_event(now))
-        {
-            match event {
-                Provoked::QpError(qpn) => self.engine.provoke_failure(now, qpn, false),
-                Provoked::CqOverrun(qpn) => self.engine.provoke_failure(now, qpn, true),
-                other => process.provoked(other),
-            }
-        }
-    }
-
-    /// Passes the deferred ACK to the engine.
-    fn release_received_ack(&mut self, now: Time, process: &mut impl Process) {
-        let (engine, credits, injected) = (&mut self.engine, &mut self.credits, self.injected);
-        self.received_ack.release(|datagram| {
-            if !injected.has(Bug::LoseReceivedAck) {
-                deliver(now, engine, credits, process, datagram);
-            }
-        });
-    }
-
-    /// Passes unmatched packets to the engine that need not wait any longer.
-    fn release_unmatched(&mut self, now: Time, process: &mut impl Process) {
-        if self.unmatched.is_empty() {
-            return;
-        }
-        let (engine, credits) = (&mut self.engine, &mut self.credits);
-        self.unmatched.release(now, engine, |engine, datagram| {
-            deliver(now, engine, credits, process, datagram);
-        });
-    }
-
-    /// Changes attributes and state of a queue pair. Before the change the engine processes
-    /// a deferred ACK, which arrived earlier, and sends deferred ACKs, which the queue pair
-    /// may not be able to send afterwards.
-    ///
-    /// A queue pair that moves to the error state first receives every packet that has
-    /// arrived. An adapter processes packets on arrival, so a send that the peer
-    /// acknowledged before it disconnected is not flushed.
-    ///
-    /// A UC queue pair does the same before it moves to RTR: packets of an earlier connection
-    /// are dropped while it cannot receive. Later it would accept them, because the first packet
-    /// of a UC message may have any PSN.
-    ///
-    /// A queue pair that no longer receives drops its unmatched packets: otherwise its next
-    /// connection would receive them. A UC queue pair that is reset also drops its runs that wait
-    /// for room: the peer's next connection would receive them.
-    ///
-    /// # Errors
-    /// If the engine refuses the change.
-    pub fn modify_qp(
-        &mut self,
-        now: Time,
-        process: &mut impl Process,
-        qpn: u32,
-        attr: &QpAttr,
-        mask: AttrMask,
-    ) -> Result<(), VerbsError> {
-        let receives_first = match attr.state {
-            QpState::Err => true,
-            QpState::Rtr => self.is_uc(qpn),
-            _ => false,
-        };
-        if mask.contains(AttrMask::STATE) && receives_first {
-            self.receive_arrived(now, process);
-        }
-        if mask.contains(AttrMask::STATE) && !attr.state.receives() {
-            self.send_datagrams_without_route(now, process, qpn);
-        }
-        self.settle(now, process);
-        let resets = mask.contains(AttrMask::STATE) && attr.state == QpState::Reset;
-        let ended = resets.then(|| UcConnection::of(&self.engine, qpn));
-        self.engine.modify_qp(now, qpn, attr, mask)?;
-        if mask.contains(AttrMask::STATE) && !attr.state.receives() {
-            self.release_unmatched(now, process);
-            self.credits.end(false);
-        }
-        if let Some(connection) = ended.flatten() {
-            self.drop_runs(now, process, &connection);
-        }
-        Ok(())
-    }
-
-    /// Returns true if a queue pair is one of UC.
-    fn is_uc(&self, qpn: u32) -> bool {
-        let query = self.engine.query_qp(qpn);
-        query.is_ok_and(|query| query.qp_type == QpType::Uc)
-    }
-
-    /// Destroys a queue pair after receiving every packet that has arrived and sending its
-    /// deferred ACKs. Drops its unmatched packets: the next queue pair with the same number
-    /// must not receive them. Drops its runs that wait for room, if it is one of UC.
-    ///
-    /// As before the error state, a send that the peer has acknowledged completes. libfabric
-    /// destroys queue pairs when the peer disconnects, and takes their completions afterwards.
-    ///
-    /// # Errors
-    /// If the engine refuses.
-    pub fn destroy_qp(
-        &mut self,
-        now: Time,
-        process: &mut impl Process,
-        qpn: u32,
-    ) -> Result<(), VerbsError> {
-        self.receive_arrived(now, process);
-        self.send_datagrams_without_route(now, process, qpn);
-        self.settle(now, process);
-        if self.faults.is_some() {
-            self.send_held(now);
-        }
-        let ended = UcConnection::of(&self.engine, qpn);
-        self.engine.destroy_qp(qpn)?;
-        self.release_unmatched(now, process);
-        self.credits.end(false);
-        if let Some(connection) = ended {
-            self.drop_runs(now, process, &connection);
-        }
-        Ok(())
-    }
-
-    /// Receives every packet that has arrived, and sends the ACKs.
-    fn receive_arrived(&mut self, now: Time, process: &mut impl Process) {
-        if self.injected.has(Bug::SkipArrivedPackets) {
-            return;
-        }
-        for _ in 0..MAX_ARRIVED_TURNS {
-            if self.receive(now, process, Caller::ProgressThread, Scope::AllFamilies) == 0 {
-                break;
-            }
-            self.transmit(now, process);
-        }
-    }
-
-    /// Sends datagrams by UDP that wait for a route: without the wait they would have been sent
-    /// before their queue pair ends.
-    fn send_datagrams_without_route(&mut self, now: Time, process: &mut impl Process, qpn: u32) {
-        if self.engine.awaits_datagram_route(qpn) && self.engine.stop_seeking_routes(now) {
-            self.transmit(now, process);
-        }
-    }
-
-    /// Passes the deferred ACK to the engine, and sends what was deferred.
-    fn settle(&mut self, now: Time, process: &mut impl Process) {
-        self.release_received_ack(now, process);
-        if !self.injected.has(Bug::ForgetDeferredAcks) {
-            self.flush_deferred(now, process);
-        }
-    }
-
     /// Returns the time of the next turn if no packet arrives before; none if there is
     /// nothing to do until a packet arrives or the program posts.
     #[inline]
@@ -621,44 +374,4 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             process.report(event);
         }
     }
-}
-
-/// Passes a datagram to the engine.
-#[inline]
-fn deliver<P: AsRef<CreditPage>>(
-    now: Time,
-    engine: &mut Engine,
-    credits: &mut ReceiveCredits<P>,
-    process: &mut impl Process,
-    datagram: &Datagram<'_>,
-) {
-    credits.take(datagram.payload);
-    if !process.observes() {
-        engine.receive(now, process.memory(), datagram);
-        return;
-    }
-    process.receiving(datagram);
-    let result = engine.receive(now, process.memory(), datagram);
-    process.received(datagram, result, engine.decisions());
-    engine.forget_decisions();
-}
-
-/// Returns the segment of a merged run as it is. With an injected bug, mistreats a last
-/// segment that is shorter than the others.
-#[inline]
-fn injected_segment<'a>(
-    injected: Injected,
-    run: &Datagram<'a>,
-    segment: Datagram<'a>,
-    length: usize,
-) -> Option<Datagram<'a>> {
-    let is_short = segment.payload.len() < length && run.payload.len() > length;
-    if is_short && injected.has(Bug::DropShortSegment) {
-        return None;
-    }
-    if is_short && injected.has(Bug::MisjudgeLastSegment) {
-        let payload = &run.payload[run.payload.len() - length..];
-        return Some(Datagram { payload, ..segment });
-    }
-    Some(segment)
 }

@@ -27,6 +27,8 @@ mod empty_poll;
 mod faults;
 mod process;
 mod progress_rule;
+mod qp_changes;
+mod receiving;
 mod recorder;
 mod sending;
 #[cfg(test)]
