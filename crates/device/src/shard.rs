@@ -6,17 +6,17 @@
 //! something else. While the program polls, the progress thread leaves the lock alone. If
 //! several shards are busy and processors are free, the progress threads do all turns.
 
+mod this_process;
 mod waits;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, TryLockError};
 
-use ferroce_faults::Provoked;
 use ferroce_net::local::Doorbell;
 use ferroce_net::slot_of_qpn;
-use ferroce_roce::{Batch, Datagram, Decision, Event, Fault, Memory, Received, Run, Time};
-use ferroce_shard::{Caller, Faults, MAX_BATCHES, Recorder};
+use ferroce_roce::Time;
+use ferroce_shard::{Caller, Faults, MAX_BATCHES, Process};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::adapter::Adapter;
@@ -27,9 +27,8 @@ use crate::core::{Core, Sending};
 use crate::directory::Directory;
 use crate::gpu::GpuCopies;
 use crate::local::Channel;
-use crate::memory::LazyMemory;
 use crate::polls::Polls;
-use crate::streams::{Observer, Segment};
+use this_process::ThisProcess;
 
 /// Polls without a packet or post, after which a program polls a shard only once in so many
 /// polls, if it uses others too. Each turn takes a system call.
@@ -112,123 +111,6 @@ pub(crate) struct Turn {
     pub(crate) deferred: bool,
     /// True if posts waited before the turn.
     pub(crate) posts_waited: bool,
-}
-
-/// The process, for one call into the core.
-pub(crate) struct ThisProcess<'a> {
-    memory: LazyMemory<'a>,
-    events: &'a Directory,
-    /// True while captures run.
-    captures: bool,
-    /// The flight recorder, unless it is off.
-    recorder: Option<Recorder<'a>>,
-    /// The effect of a fault on the next datagram, in words; empty if there is none.
-    fate: String,
-}
-
-impl ThisProcess<'_> {
-    /// Sets the time of the packets that the recorder writes next.
-    fn set_time(&mut self, now: Time) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.set_time(now);
-        }
-    }
-}
-
-impl ferroce_shard::Process for ThisProcess<'_> {
-    fn memory(&self) -> &dyn Memory {
-        &self.memory
-    }
-
-    fn report(&mut self, event: Event) {
-        self.events.report(event);
-    }
-
-    fn provoked(&mut self, event: Provoked) {
-        self.events.provoked(event);
-    }
-
-    #[inline]
-    fn observes(&self) -> bool {
-        self.captures || self.recorder.is_some()
-    }
-
-    #[inline]
-    fn received(
-        &mut self,
-        datagram: &Datagram<'_>,
-        result: Received,
-        decisions: &[(u32, Decision)],
-    ) {
-        let is_plain = decisions.is_empty() && result == Received::Accepted && self.fate.is_empty();
-        match &mut self.recorder {
-            Some(recorder) if is_plain && !self.captures => {
-                recorder.received(datagram, |qpn| self.events.has_qp(qpn));
-            }
-            _ => {
-                let fate = core::mem::take(&mut self.fate);
-                self.events
-                    .tap_received(datagram, Some(result), decisions, &fate);
-            }
-        }
-    }
-
-    fn met_fault(&mut self, fate: &str) {
-        if self.observes() {
-            fate.clone_into(&mut self.fate);
-        }
-    }
-
-    fn lost(&mut self, datagram: &Datagram<'_>, fate: &str) {
-        if self.observes() {
-            self.events.tap_received(datagram, None, &[], fate);
-        }
-    }
-
-    #[inline]
-    fn predicted(&mut self, run: &Datagram<'_>, segment: usize, packets: usize) {
-        match &mut self.recorder {
-            Some(recorder) if !self.captures && self.fate.is_empty() => {
-                recorder.predicted(run, segment, packets);
-            }
-            _ => {
-                let fate = core::mem::take(&mut self.fate);
-                self.events.taps.predicted(run, segment, packets, &fate);
-            }
-        }
-    }
-
-    #[inline]
-    fn assembled(
-        &mut self,
-        batch: &Batch,
-        run: &Run,
-        bytes: &[u8],
-        faults: &[(usize, Fault)],
-        fates: &[(usize, String)],
-    ) {
-        let taps = &self.events.taps;
-        let has_text = !faults.is_empty() || !fates.is_empty() || taps.resends();
-        match &self.recorder {
-            Some(recorder) if !has_text && !self.captures => recorder.assembled(batch, run, bytes),
-            _ => taps.assembled(batch, run, bytes, faults, fates),
-        }
-    }
-
-    fn decided(&mut self, decisions: &[(u32, Decision)]) {
-        self.events.taps.decided(decisions);
-    }
-}
-
-impl Observer for ThisProcess<'_> {
-    #[inline]
-    fn captures(&self) -> bool {
-        self.captures
-    }
-
-    fn segment(&mut self, qpn: u32, segment: &Segment<'_>) {
-        self.events.taps.segment(qpn, segment);
-    }
 }
 
 impl Shard {
@@ -685,7 +567,7 @@ impl Shard {
         let _reported_with_the_message = self.gpu.complete_writes();
         if let Core::Iwarp(core) = &mut *core {
             let now = clock::now();
-            core.pass_through(now, &self.process(now).memory);
+            core.pass_through(now, self.process(now).memory());
         }
         drop(core);
     }
@@ -707,13 +589,7 @@ impl Shard {
     }
 
     fn process(&self, now: Time) -> ThisProcess<'_> {
-        ThisProcess {
-            memory: LazyMemory::new(now, &self.gpu),
-            events: &self.events,
-            captures: self.events.taps.captures(),
-            recorder: self.events.taps.recorder(now),
-            fate: String::new(),
-        }
+        ThisProcess::new(now, &self.gpu, &self.events)
     }
 
     /// Returns none if another thread holds the lock.
