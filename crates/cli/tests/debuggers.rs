@@ -5,7 +5,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use common::{Cleanup, FERROCE, with_libraries};
+use common::{DeleteLinks, FERROCE, with_libraries};
 
 /// Completions of the two WRITEs. The queue pair is its own peer: a WRITE to unmapped memory
 /// moves it to the error state, so the work request is flushed.
@@ -71,7 +71,7 @@ fn valgrind_finds_no_error_in_the_library() {
         return;
     }
     with_libraries("valgrind_finds_no_error_in_the_library", || {
-        let _cleanup = Cleanup;
+        let _links = DeleteLinks;
         // valgrind reports tables of the library as possibly lost: it searches for pointers
         // to their start, and the library keeps pointers into their middle.
         let leaks = "--errors-for-leak-kinds=definite";
@@ -97,7 +97,7 @@ fn write_to_unmapped_memory_fails_under_valgrind() {
     }
     let name = "write_to_unmapped_memory_fails_under_valgrind";
     with_libraries(name, || {
-        let _cleanup = Cleanup;
+        let _links = DeleteLinks;
         let output = run(&["valgrind", "-q"], compile(&[]), "gone");
         let words = words(&output);
         assert!(output.status.success(), "{words}");
@@ -109,7 +109,7 @@ fn write_to_unmapped_memory_fails_under_valgrind() {
 fn address_sanitizer_finds_bugs_of_the_program() {
     let name = "address_sanitizer_finds_bugs_of_the_program";
     with_libraries(name, || {
-        let _cleanup = Cleanup;
+        let _links = DeleteLinks;
         let program = compile(&["-fsanitize=address"]);
         let output = run(&[], program.clone(), "gone");
         let good = words(&output);
@@ -126,7 +126,7 @@ fn write_to_unmapped_memory_fails_under_gdb() {
         return;
     }
     with_libraries("write_to_unmapped_memory_fails_under_gdb", || {
-        let _cleanup = Cleanup;
+        let _links = DeleteLinks;
         let pass = "handle SIGSEGV SIGBUS nostop noprint pass";
         let gdb = ["gdb", "-batch", "-ex", pass, "-ex", "run", "--args"];
         let output = run(&gdb, compile(&[]), "gone");

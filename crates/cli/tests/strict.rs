@@ -5,7 +5,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use common::{Cleanup, FERROCE, fails, ok, with_libraries};
+use common::{DeleteLinks, FERROCE, fails, ok, with_libraries};
 
 /// `ibv_rc_pingpong` as server and client, with these options.
 fn pingpong(options: &str) -> String {
@@ -50,6 +50,7 @@ fn compiled(name: &str) -> PathBuf {
 #[test]
 fn usual_program_has_no_warnings() {
     with_libraries("usual_program_has_no_warnings", || {
+        let _links = DeleteLinks;
         let output = run(&["--strict=error", "--profile", "mlx5"], &pingpong("-g 1"));
         let errors = text(&output.stderr);
         assert!(output.status.success(), "{errors}");
@@ -69,6 +70,7 @@ fn usual_program_has_no_warnings() {
 #[test]
 fn program_without_strict_mode_says_nothing() {
     with_libraries("program_without_strict_mode_says_nothing", || {
+        let _links = DeleteLinks;
         let output = run(&[], &pingpong("-g 1"));
         let errors = text(&output.stderr);
         assert!(output.status.success(), "{errors}");
@@ -79,7 +81,7 @@ fn program_without_strict_mode_says_nothing() {
 #[test]
 fn lid_of_an_unmodified_program_is_found() {
     with_libraries("lid_of_an_unmodified_program_is_found", || {
-        let _cleanup = Cleanup;
+        let _links = DeleteLinks;
         ok("ferroce link add rxe0 type rxe netdev lo lids on");
         let output = run(&["--strict"], &pingpong(""));
         let errors = text(&output.stderr);
@@ -111,6 +113,7 @@ fn lid_of_an_unmodified_program_is_found() {
 #[test]
 fn each_mistake_of_a_program_is_found_once() {
     with_libraries("each_mistake_of_a_program_is_found_once", || {
+        let _links = DeleteLinks;
         let program = compiled("sinner");
         let name = program.to_str().expect("text");
         for (mistake, check) in [
@@ -146,6 +149,7 @@ fn profile_shows_and_enforces_the_limits_of_an_adapter() {
     with_libraries(
         "profile_shows_and_enforces_the_limits_of_an_adapter",
         || {
+            let _links = DeleteLinks;
             let shown = |profile| text(&run(&["--profile", profile], "ibv_devinfo -v").stdout);
             let mlx5 = shown("mlx5");
             let lines: Vec<String> = mlx5
@@ -172,7 +176,7 @@ fn profile_shows_and_enforces_the_limits_of_an_adapter() {
 #[test]
 fn link_has_strict_mode_and_profile() {
     with_libraries("link_has_strict_mode_and_profile", || {
-        let _cleanup = Cleanup;
+        let _links = DeleteLinks;
         ok("ferroce link add rxe0 type rxe netdev lo strict on profile mlx5");
         let shown = ok("ferroce link");
         assert!(shown.contains("\n    strict on profile mlx5 \n"), "{shown}");

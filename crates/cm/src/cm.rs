@@ -116,6 +116,12 @@ impl Cm {
         new.ok_or(CallError::InUse)
     }
 
+    /// Notes that a program has bound the port of a service, and may listen soon. Requests that
+    /// arrive in the next [`LISTENER_GAP`](crate::LISTENER_GAP) wait for the listener.
+    pub fn expect_listener(&mut self, now: Time, service_id: u64) {
+        self.gaps.begin(now, service_id);
+    }
+
     /// Removes a listener. Requests that the program has not taken are rejected. Requests that
     /// arrive in the next [`LISTENER_GAP`](crate::LISTENER_GAP) wait for a new listener.
     ///

@@ -1,9 +1,13 @@
-//! Requests for a service whose listener has just closed.
+//! Requests for a service whose listener has just closed, or is about to come.
 //!
-//! A server may close its listener after a connection, and listen again for the next one. A
-//! client that connects in between would be rejected. perftest with `-R` does that: its server
-//! tells the client to connect for the second time before it listens again. So a request for a
-//! service without a listener waits a moment if the service had one just before.
+//! - A server may close its listener after a connection, and listen again for the next one. A
+//!   client that connects in between would be rejected. perftest with `-R` does that: its server
+//!   tells the client to connect for the second time before it listens again.
+//! - A server may tell its port to a client after it has bound it, and before it listens. qperf
+//!   0.4.11 with `-cm 1` does that.
+//!
+//! So a request for a service without a listener waits a moment if the service had one just
+//! before, or its port has just been bound.
 //!
 //! Services of rdma_cm with the same port in different port spaces share a gap: perftest with
 //! `-R -c UD` has its first listener in RDMA_PS_TCP and its second one in RDMA_PS_UDP.
@@ -13,14 +17,14 @@ use std::collections::BTreeMap;
 
 use crate::{Address, Mad, PortSpace, Time};
 
-/// Time for which a request waits for the next listener. perftest's server needs some
+/// Time for which requests wait for the next listener. perftest's server needs some
 /// milliseconds, and a hundred on a busy machine.
 pub const LISTENER_GAP: Duration = Duration::from_millis(500);
 
 /// Most requests that wait. Further ones are rejected at once.
 const MOST: usize = 64;
 
-/// The services whose listener has just closed, and the requests that wait for a new one.
+/// The services that expect a listener, and the requests that wait for it.
 #[derive(Default, Debug)]
 pub(crate) struct ListenerGaps {
     /// The end of the gap of each service.
@@ -37,7 +41,7 @@ struct Waiting {
 }
 
 impl ListenerGaps {
-    /// Notes that a service has lost a listener.
+    /// Notes that a service expects a listener.
     pub(crate) fn begin(&mut self, now: Time, service_id: u64) {
         self.services.retain(|_, until| *until > now);
         self.services.insert(service_id, now + LISTENER_GAP);

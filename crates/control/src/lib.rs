@@ -64,7 +64,7 @@ pub use protocol::{
     SlotKind,
 };
 pub use resources::{Reporter, Resources};
-pub use signals::{Blocked, Handlers, block_all, catch_end, handlers};
+pub use signals::{Handlers, catch_end, handlers};
 pub use socket_escrow::{SlotFds, SocketEscrow};
 pub use start::{find_or_start, start, wait_for};
 pub use threads::start_thread;

@@ -53,14 +53,13 @@ pub fn handlers() -> Handlers {
 }
 
 /// Restores the signal mask when dropped.
-#[allow(missing_debug_implementations)]
-pub struct Blocked {
+pub(crate) struct Blocked {
     before: libc::sigset_t,
 }
 
 /// Blocks all signals in this thread except those of faults, which must reach the fault
 /// handler. A thread that is started now inherits the mask.
-pub fn block_all() -> Blocked {
+pub(crate) fn block_all() -> Blocked {
     // SAFETY: `sigset_t` is plain data; the calls fill it and set this thread's mask.
     unsafe {
         let mut all: libc::sigset_t = core::mem::zeroed();

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use ferroce_control::start_thread;
+
 use crate::shard::Shard;
 
 /// The assistant of one progress thread.
@@ -34,11 +36,7 @@ impl Assistant {
             return;
         }
         let shard = Arc::clone(&self.shard);
-        #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
-        let thread = std::thread::Builder::new()
-            .name(format!("ferroce-{}+", shard.slot()))
-            .spawn(move || run(&shard));
-        match thread {
+        match start_thread(format!("ferroce-{}+", shard.slot()), move || run(&shard)) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
                 // The progress thread does all of the work, as before.

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ferroce_control::{LinkInfo, block_all};
+use ferroce_control::{LinkInfo, start_thread};
 use ferroce_net::local::Readiness;
 use ferroce_net::{has_address, slot_of_qpn};
 use ferroce_roce::{AddressVector, Time};
@@ -77,17 +77,13 @@ impl SharedLink {
             return;
         }
         drop(queue);
-        let _blocked = block_all();
         let link = Arc::clone(self);
-        #[allow(clippy::disallowed_methods)] // this is the runtime: threads live here
-        let thread = std::thread::Builder::new()
-            .name("ferroce-routes".into())
-            .spawn(move || {
-                while let Some((shard, qpn)) = link.local.sought.next() {
-                    let in_memory = link.reaches_in_memory(&shard, slot_of_qpn(qpn));
-                    shard.set_route(qpn, in_memory);
-                }
-            });
+        let thread = start_thread("ferroce-routes".into(), move || {
+            while let Some((shard, qpn)) = link.local.sought.next() {
+                let in_memory = link.reaches_in_memory(&shard, slot_of_qpn(qpn));
+                shard.set_route(qpn, in_memory);
+            }
+        });
         if let Err(error) = thread {
             tracing::warn!("datagrams use UDP instead of memory, without a thread: {error}");
             while let Some((shard, qpn)) = self.local.sought.next() {

@@ -119,7 +119,7 @@ pub use cq::Cq;
 pub use device::Device;
 pub use error::Error;
 pub use event_queue::AsyncEvent;
-pub use ferroce_control::{Blocked, LinkInfo, block_all, generation, list_links};
+pub use ferroce_control::{LinkInfo, generation, list_links, start_thread};
 pub use ferroce_iwarp as iwarp;
 pub use ferroce_roce as transport;
 pub use gpu::read_gpu_memory;

@@ -280,6 +280,18 @@ impl Qp {
         self.posting(|posting| posting.recv(wr))
     }
 
+    /// Returns the number of bytes of completed sends that the peer's host may not have yet.
+    ///
+    /// On RoCE there are none: a send completes when the peer has acknowledged it. On iWARP it
+    /// completes when TCP has accepted it. If the queue pair is destroyed before TCP has
+    /// delivered the bytes, and the peer sends something later, the bytes are lost.
+    pub fn undelivered(&self) -> usize {
+        self.shard.with_core(|core, _, _| {
+            let core = core.iwarp();
+            core.map_or(0, |core| core.unacknowledged(self.qpn))
+        })
+    }
+
     /// Destroys the queue pair. Fails while it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), VerbsError> {
         self.shard.with_core(|core, now, process| {

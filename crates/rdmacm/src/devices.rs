@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use ferroce_cm::ports::Host;
 use ferroce_control::{LinkInfo, PerProcess};
 use ferroce_device::transport::Pd;
-use ferroce_device::{Device, block_all, list_links};
+use ferroce_device::{Device, list_links, start_thread};
 
 use crate::error::{Error, ErrorKind};
 use crate::{iwarp, lock};
@@ -206,12 +206,8 @@ pub(crate) fn open_in_thread(
         let opened = by_index(index).map(drop);
         report(opened);
     };
-    let _blocked = block_all();
-    #[allow(clippy::disallowed_methods)] // the client's thread must not wait for ferroced
-    std::thread::Builder::new()
-        .name("ferroce-open".into())
-        .spawn(work)
-        .map(drop)
+    // The client's thread must not wait for ferroced.
+    start_thread("ferroce-open".into(), work).map(drop)
 }
 
 /// Returns the device of the link with this index.

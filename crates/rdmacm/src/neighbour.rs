@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ferroce_cm::ports::Host;
 use ferroce_control::sockopt::unsent_bytes;
-use ferroce_device::block_all;
+use ferroce_device::start_thread;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -98,12 +98,8 @@ impl Discovery {
                 report(&id, found);
             }
         };
-        let _blocked = block_all();
-        #[allow(clippy::disallowed_methods)] // the program does not wait for the network
-        std::thread::Builder::new()
-            .name("ferroce-resolve".into())
-            .spawn(work)
-            .map(drop)
+        // The program does not wait for the network.
+        start_thread("ferroce-resolve".into(), work).map(drop)
     }
 }
 

@@ -271,6 +271,14 @@ impl Queue {
         self.post_send(op, data, None, wr_id)
     }
 
+    /// Returns the number of bytes of completed work requests that TCP has not delivered.
+    pub(crate) fn undelivered(&self) -> usize {
+        match self.has_messages() {
+            true => self.qp.undelivered(),
+            false => 0,
+        }
+    }
+
     /// Posts a datagram.
     pub(crate) fn send_to(&mut self, part: Sge, to: UdTarget, wr_id: u64) -> Result<()> {
         let op = SendOp::Send { imm: None };

@@ -103,6 +103,26 @@ fn dropped_stream_delivers_its_data_and_ends() {
 }
 
 #[test]
+fn keepalive_thread_handles_no_signals_of_the_program() {
+    on_loopback("keepalive_thread_handles_no_signals_of_the_program", || {
+        let (client, _server) = pair(|_| ());
+        let on = 1_i32.to_ne_bytes();
+        let set = client.set_option(libc::SOL_SOCKET, libc::SO_KEEPALIVE, &on);
+        set.unwrap();
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+        let status = tasks
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+            .find(|status| status.starts_with("Name:\trsocket-alive\n"))
+            .expect("the thread runs when the call returns");
+        let blocked = status
+            .lines()
+            .find_map(|line| line.strip_prefix("SigBlk:\t"));
+        let blocked = u64::from_str_radix(blocked.unwrap(), 16).unwrap();
+        assert_ne!(blocked & 1 << (libc::SIGTERM - 1), 0, "{blocked:#x}");
+    });
+}
+
+#[test]
 fn closed_stream_unmaps_its_iomaps() {
     on_loopback("closed_stream_unmaps_its_iomaps", || {
         let (client, server) = pair(|stream| {

@@ -346,8 +346,8 @@ These bugs of programs appear with any driver:
   rejected uses freed memory and crashes. Both ends are then started again. On links of type rxe Ferroce lets the
   request wait half a second for the listener. With `-c UD` the second connection is a SIDR request in another port space. It waits, too;
   the kernel answers it at once, and the client prints `RDMA_CM_EVENT_UNREACHABLE; error: 1.`
-- qperf 0.4.11 with `-cm 1` sends its port to the client before it listens. A client that is faster prints `Event rejected`, and both ends are
-  started again.
+- qperf 0.4.11 with `-cm 1` sends its port to the client before it listens. A client that is faster prints `Event rejected`. On links of
+  type rxe Ferroce lets the request wait half a second for the listener.
 - perftest's `ib_send_bw -e` on iWARP can stop for ever: its credits for receives are RDMA WRITEs, which make no event. `-r` as
   large as `-n` needs no credits.
 - qperf without `-cm 1` addresses peers by LID, and RoCE ports have none, so it fails on rxe. Its commands run on a

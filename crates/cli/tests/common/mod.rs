@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ferroce_control::find_daemon;
+use ferroce_control::{Request, find_daemon};
 use ferroce_testnet::{deadline, isolated, netdev};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -81,6 +81,32 @@ pub(crate) struct Cleanup;
 impl Drop for Cleanup {
     fn drop(&mut self) {
         end_daemon();
+    }
+}
+
+/// Deletes all links on drop, and waits until their ferroced has ended. For tests of `ferroce run`: its
+/// guard, which deletes the links later, would start a ferroced that was killed again, and would
+/// not find its links once the directory of the test is gone.
+pub(crate) struct DeleteLinks;
+
+impl Drop for DeleteLinks {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return end_daemon();
+        }
+        deadline::until("the links are deleted", || {
+            let Ok(Some(mut ferroced)) = find_daemon() else {
+                return true;
+            };
+            for link in ferroced.links().unwrap_or_default() {
+                // The guard may have deleted the link, and a program may still use it.
+                let _later = ferroced.perform(&Request::LinkDelete {
+                    name: link.name,
+                    force: false,
+                });
+            }
+            false
+        });
     }
 }
 

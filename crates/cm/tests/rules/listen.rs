@@ -191,6 +191,24 @@ fn a_request_after_a_listener_closed_waits_for_the_next_one() {
     assert_eq!(incoming.listener, listener);
 }
 
+/// qperf's client connects before the server listens for the first time.
+#[test]
+fn a_request_for_a_port_that_is_bound_waits_for_the_listener() {
+    let (mut pair, _) = listening(&[]);
+    pair.b.expect_listener(pair.now, SERVICE);
+    pair.a.connect(pair.now, &request_from(1));
+    pair.a_to_b();
+    pair.b.handle_timeout(pair.now);
+    assert_eq!(sent(&mut pair.b), []);
+    let listener = pair.b.listen(SERVICE, ListenAddress::Any, 1).unwrap();
+    pair.b.handle_timeout(pair.now);
+    let events = poll_events(&mut pair.b);
+    assert!(
+        matches!(&events[..], [Event::Request(incoming)] if incoming.listener == listener),
+        "{events:?}"
+    );
+}
+
 #[test]
 fn a_request_after_a_listener_closed_for_good_is_rejected() {
     let (mut pair, ids) = listening(&[ListenAddress::Any]);

@@ -51,7 +51,7 @@ impl Connections {
                     af_only,
                     privileged: caller.privileged,
                 };
-                return self.bind(client, &bind);
+                return self.bind(now, client, &bind);
             }
             CmCall::SetRoute {
                 port: id,

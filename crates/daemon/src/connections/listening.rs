@@ -14,8 +14,13 @@ use crate::refusal::Refusal;
 const MAX_BACKLOG: u32 = 1024;
 
 impl Connections {
-    /// Binds to a port.
-    pub(super) fn bind(&mut self, client: ClientId, bind: &Bind) -> Result<CmAnswer, Refusal> {
+    /// Binds to a port. Without a destination the program may listen soon.
+    pub(super) fn bind(
+        &mut self,
+        now: Time,
+        client: ClientId,
+        bind: &Bind,
+    ) -> Result<CmAnswer, Refusal> {
         let program = self.programs.entry(client).or_default();
         if program.ports.len() >= MAX_PORTS {
             return Err(too_many(MAX_PORTS, "ports"));
@@ -24,14 +29,22 @@ impl Connections {
             .ports
             .bind(bind, self.rng.next_u32())
             .map_err(|error| bind_refused(bind, error))?;
-        let port = program.insert(Port {
+        let port = Port {
             bind: id,
             space: bind.space,
             source: bind.source,
             af_only: bind.af_only,
             number,
             listening: None,
-        });
+        };
+        if bind.destination.is_none() {
+            let service = port.space.service_id(number);
+            let sides = self.links.values_mut();
+            sides
+                .filter(|side| port.concerns(&side.addresses))
+                .for_each(|side| side.cm.expect_listener(now, service));
+        }
+        let port = program.insert(port);
         Ok(CmAnswer::Bound { port, number })
     }
 

@@ -335,6 +335,35 @@ fn ports_are_bound_by_the_kernels_rules() {
 }
 
 #[test]
+fn request_for_a_bound_port_waits_for_its_listener() {
+    let mut world = World::new();
+    let port = world.bind(BOB, HERE, PORT).unwrap();
+    world.connect(ANN, 100);
+    world.settle();
+    assert_eq!(world.told, []);
+    world.done(BOB, CmCall::Listen { port, backlog: 0 });
+    world.connections.handle_timeout(world.now);
+    world.requested();
+}
+
+#[test]
+fn request_for_the_port_of_a_client_is_rejected_at_once() {
+    let mut world = World::new();
+    let client = CmCall::Bind {
+        space: PortSpace::Tcp,
+        source: Host::new(HERE),
+        port: PORT,
+        destination: Some((Host::new(HERE), 1)),
+        reuse: false,
+        af_only: true,
+    };
+    world.call(BOB, client).unwrap();
+    world.connect(ANN, 100);
+    let (_, CmEvent { event, .. }) = world.told();
+    assert!(matches!(event, Event::Rejected { .. }), "{event:?}");
+}
+
+#[test]
 fn wildcard_port_listens_on_a_later_link() {
     let mut world = World::new();
     let port = world.listen(BOB, 0);

@@ -184,6 +184,22 @@ pub(super) fn segment_size(socket: impl AsFd) -> io::Result<u32> {
     Ok(u32::try_from(value).unwrap_or(0))
 }
 
+/// Returns the number of sent bytes that the peer's TCP has not acknowledged (SIOCOUTQ).
+pub(super) fn unacknowledged(socket: impl AsFd) -> io::Result<usize> {
+    let mut value: libc::c_int = 0;
+    // SAFETY: the kernel writes an int to the pointer, which is valid.
+    let got = unsafe {
+        libc::syscall(
+            libc::SYS_ioctl,
+            socket.as_fd().as_raw_fd(),
+            libc::TIOCOUTQ,
+            &raw mut value,
+        )
+    };
+    result(got)?;
+    Ok(usize::try_from(value).unwrap_or(0))
+}
+
 fn result(returned: libc::c_long) -> io::Result<usize> {
     usize::try_from(returned).map_err(|_negative| io::Error::last_os_error())
 }

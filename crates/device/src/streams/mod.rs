@@ -18,6 +18,8 @@ mod latest;
 mod observe;
 mod setup;
 mod tap;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -347,6 +349,8 @@ impl StreamCore {
                 Err(error) => {
                     tracing::debug!("connection of queue pair {qpn:#x}: {error}");
                     self.counters.count(Counter::SendErr);
+                    // The peer may have closed the connection after its last messages.
+                    while self.receive(now, process, qpn) == RECEIVE_BUDGET {}
                     return self.engine.reset(now, qpn);
                 }
             }

@@ -145,6 +145,18 @@ impl StreamCore {
         }
         Ok(())
     }
+
+    /// Returns the number of bytes that the socket of a queue pair has accepted, and the peer's TCP
+    /// has not acknowledged; 0 without a stream.
+    pub(crate) fn unacknowledged(&self, qpn: u32) -> usize {
+        let stream = self.streams.get(&qpn);
+        stream.map_or(0, |stream| {
+            io::unacknowledged(&stream.socket).unwrap_or_else(|error| {
+                tracing::warn!("connection of queue pair {qpn:#x}: SIOCOUTQ: {error}");
+                0
+            })
+        })
+    }
 }
 
 /// Returns true if both ends of a connection are on this host: the kernel gives a connection to

@@ -10,8 +10,8 @@ use std::mem::MaybeUninit;
 use std::sync::{Mutex, OnceLock};
 
 use ferroce_control::PerProcess;
-use ferroce_device::block_all;
 use ferroce_device::iwarp::Time;
+use ferroce_device::start_thread;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::OwnedFd;
 
@@ -121,11 +121,8 @@ fn start(setup: &'static Setup) -> io::Result<Descriptors> {
         data,
         epoll::EventFlags::IN,
     )?;
-    let _blocked = block_all();
-    #[allow(clippy::disallowed_methods)] // peers connect while the program does something else
-    std::thread::Builder::new()
-        .name("ferroce-mpa".into())
-        .spawn(move || run(setup))?;
+    // Peers connect while the program does something else.
+    start_thread("ferroce-mpa".into(), move || run(setup))?;
     Ok(descriptors)
 }
 

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ferroce_device::block_all;
+use ferroce_device::start_thread;
 
 use super::local::Local;
 use super::state::State;
@@ -130,11 +130,8 @@ impl Datagram {
                 finish(&state, ip, opened);
             }
         };
-        let _blocked = block_all();
-        #[allow(clippy::disallowed_methods)] // the caller must not wait for ferroced
-        let started = std::thread::Builder::new()
-            .name("ferroce-open".into())
-            .spawn(work);
+        // The caller must not wait for ferroced.
+        let started = start_thread("ferroce-open".into(), work);
         let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
         started.map(drop).map_err(errno)
     }

@@ -7,6 +7,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
+use ferroce_device::start_thread;
+
 use super::Stream;
 use crate::sys;
 
@@ -32,10 +34,8 @@ pub(super) fn set(stream: &Arc<Stream>, seconds: Option<u32>) {
     }
     let service = SERVICE.get_or_init(|| {
         let service: &Service = Box::leak(Box::default());
-        let thread = std::thread::Builder::new().name("rsocket-alive".into());
-        #[allow(clippy::disallowed_methods)] // one thread per process, with a clock of its own
-        let started = thread.spawn(|| service.run());
-        if let Err(error) = started {
+        // One thread per process, with a clock of its own.
+        if let Err(error) = start_thread("rsocket-alive".into(), || service.run()) {
             tracing::warn!("rsockets send no keepalives: the thread cannot start: {error}");
         }
         service
