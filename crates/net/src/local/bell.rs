@@ -2,7 +2,7 @@
 //!
 //! Each end of a channel sends its slot's bell to the other end, over the socket of the channel. A
 //! wakeup is then a byte in a pipe, on which the threads sleep directly. **Why not the socket**: a byte through
-//! a unix socket behind an epoll takes 1.5 us longer, of 3.7.
+//! a unix socket behind an epoll takes 1.4 us longer, 3.7 us on one core.
 //!
 //! Both processes open the pipe a second time. The mode of a descriptor belongs to its open file,
 //! so no other process can make our writes or reads block, as it could with an eventfd. With
