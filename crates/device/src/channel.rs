@@ -185,7 +185,7 @@ impl<T> Channel<T> {
     /// record that `work` puts costs no system call then: it needs no token. `work` must not
     /// wait: meanwhile no record gets a token. If more records are left without a token,
     /// `may_be_late` tells whether they stay so: another thread calls
-    /// [`Channel::supply_tokens`] unless this one comes for them soon.
+    /// `supply_tokens` unless this one comes for them soon.
     pub fn take_after<U>(
         &self,
         work: impl FnOnce(),
