@@ -68,6 +68,7 @@ fn both_programs_get_an_end_and_ferroced_keeps_none() {
         assert_eq!(reply, expected);
         let [memory, socket] = fds.try_into().unwrap();
         let first = End::new(slots.1, memory, socket, Side::First).unwrap();
+        first.announce();
         assert_eq!(first.readiness(), Readiness::NotYet);
         // A second channel is refused, also from the other side. The event comes first.
         assert_eq!(refused(&mut one, slots.0, slots.1), libc::EALREADY);
@@ -84,6 +85,7 @@ fn both_programs_get_an_end_and_ferroced_keeps_none() {
         assert_eq!(event, expected);
         let [memory, socket] = fds.try_into().unwrap();
         let second = End::new(slots.0, memory, socket, Side::Second).unwrap();
+        second.announce();
         assert_eq!(first.readiness(), Readiness::Ready);
         assert_eq!(second.readiness(), Readiness::Ready);
         assert_eq!(refused(&mut other, slots.1, slots.0), libc::EALREADY);

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use rustix::fs::OFlags;
 
+use crate::fork;
 use crate::lazy_pipe::LazyPipe;
 use crate::token_pipe::TokenPipe;
 
@@ -40,12 +41,24 @@ enum Pipe {
     Lazy(LazyPipe),
 }
 
+/// Records without a token that get it at once, after one for which no thread came in time.
+pub(crate) const REST: u32 = 1024;
+
 #[derive(Debug)]
 struct Queue<T> {
     records: VecDeque<T>,
+    /// Threads in [`Channel::take_after`], which supply tokens afterwards.
+    workers: usize,
+    /// Forks before the first of them began. A forked child does not have these threads.
+    forks: u32,
+    /// Threads that wait for a token.
+    waiters: usize,
+    /// Records that will not be without a token.
+    rest: u32,
     /// Tokens in the pipe, and tokens that readers have taken out of it without having
-    /// come back for a record yet. Fewer than records if the pipe is full; more if
-    /// records were taken back after a reader had taken their token.
+    /// come back for a record yet. Fewer than records if the pipe is full, or if a thread may come
+    /// for a record without a token; more if records were taken back after a reader had
+    /// taken their token.
     tokens: usize,
 }
 
@@ -65,6 +78,10 @@ impl<T> Channel<T> {
             pipe,
             queue: Mutex::new(Queue {
                 records: VecDeque::new(),
+                workers: 0,
+                forks: 0,
+                waiters: 0,
+                rest: 0,
                 tokens: 0,
             }),
         }
@@ -99,9 +116,21 @@ impl<T> Channel<T> {
     /// Takes the oldest record as [`Channel::take`] does, and looks at it before
     /// [`Channel::take_back`] can be called by a thread that waits for it.
     pub fn take_with<U>(&self, look: impl FnOnce(T) -> U) -> io::Result<U> {
+        let mut look = Some(look);
+        if let Some(taken) = self.take_without_token(&mut look) {
+            return Ok(taken);
+        }
+        let look = look.take().expect("no record was taken");
         loop {
-            self.pipe.wait()?;
+            {
+                let mut queue = self.queue();
+                queue.waiters += 1;
+                self.refill(&mut queue);
+            }
+            let waited = self.pipe.wait();
             let mut queue = self.queue();
+            queue.waiters -= 1;
+            waited?;
             // Not below zero: a forked child has the same pipe, and may have put this one in.
             queue.tokens = queue.tokens.saturating_sub(1);
             let record = queue.records.pop_front();
@@ -125,7 +154,24 @@ impl<T> Channel<T> {
         announces
     }
 
-    /// Returns true if a record waits that has a token in the pipe.
+    /// Takes the oldest record, if there are more than tokens. It costs no system call.
+    fn take_without_token<U>(&self, look: &mut Option<impl FnOnce(T) -> U>) -> Option<U> {
+        let mut queue = self.queue();
+        let is_free = queue.records.len() > queue.tokens;
+        let record = is_free.then(|| queue.records.pop_front()).flatten()?;
+        look.take().map(|look| look(record))
+    }
+
+    /// Supplies the tokens of records for which no thread has come.
+    pub(crate) fn supply_tokens(&self) {
+        let mut queue = self.queue();
+        if queue.records.len() > queue.tokens {
+            queue.rest = REST;
+            self.refill(&mut queue);
+        }
+    }
+
+    /// Returns true if a record waits.
     pub(crate) fn has_record(&self) -> bool {
         !self.queue().records.is_empty()
     }
@@ -137,21 +183,31 @@ impl<T> Channel<T> {
 
     /// Runs `work`, and takes the oldest record afterwards, if there is one without a token. A
     /// record that `work` puts costs no system call then: it needs no token. `work` must not
-    /// wait: meanwhile the first record that another thread puts gets no token, either.
+    /// wait: meanwhile no record gets a token. If more records are left without a token,
+    /// `may_be_late` tells whether they stay so: another thread calls
+    /// `supply_tokens` unless this one comes for them soon.
     pub fn take_after<U>(
         &self,
         work: impl FnOnce(),
         look: &mut Option<impl FnOnce(T) -> U>,
+        may_be_late: impl FnOnce() -> bool,
     ) -> Option<U> {
-        // As if this thread had read a token already.
-        self.queue().tokens += 1;
+        self.queue().begin_work();
         work();
         let mut queue = self.queue();
-        queue.tokens = queue.tokens.saturating_sub(1);
+        queue.workers -= 1;
         // A record whose token is in the pipe is for the threads that wait for the pipe.
         let is_ours = queue.records.len() > queue.tokens;
         let record = is_ours.then(|| queue.records.pop_front()).flatten();
-        self.refill(&mut queue);
+        if queue.records.len() > queue.tokens {
+            match queue.rest {
+                0 if queue.waiters == 0 && record.is_some() && may_be_late() => {}
+                rest => {
+                    queue.rest = rest.saturating_sub(1);
+                    self.refill(&mut queue);
+                }
+            }
+        }
         let look = look.take_if(|_| record.is_some());
         record.zip(look).map(|(record, look)| look(record))
     }
@@ -175,8 +231,12 @@ impl<T> Channel<T> {
         self.refill(&mut queue);
     }
 
-    /// Puts a token into the pipe for each record that has none, as far as there is room.
+    /// Puts a token into the pipe for each record that has none, as far as there is room, unless a thread
+    /// will do so after its work.
     fn refill(&self, queue: &mut Queue<T>) {
+        if queue.is_worked_on() {
+            return;
+        }
         let missing = queue.records.len().saturating_sub(queue.tokens);
         queue.tokens += self.pipe.put(missing);
     }
@@ -185,6 +245,19 @@ impl<T> Channel<T> {
         self.queue
             .lock()
             .expect("no code panics while it holds a channel")
+    }
+}
+
+impl<T> Queue<T> {
+    fn begin_work(&mut self) {
+        if !self.is_worked_on() {
+            (self.workers, self.forks) = (0, fork::count());
+        }
+        self.workers += 1;
+    }
+
+    fn is_worked_on(&self) -> bool {
+        self.workers > 0 && self.forks == fork::count()
     }
 }
 
@@ -218,6 +291,14 @@ impl Channel<u64> {
     }
 }
 
+/// Returns true if the descriptor of a channel is readable.
+#[cfg(test)]
+pub(crate) fn is_readable(channel: &Channel) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,6 +317,11 @@ mod tests {
 
     fn readable(channel: &Channel) -> bool {
         reported(channel) == PollFlags::IN
+    }
+
+    /// Takes the oldest record after `work`; all others get tokens.
+    fn take_after(channel: &Channel, work: impl FnOnce()) -> Option<u64> {
+        channel.take_after(work, &mut Some(|record| record), || false)
     }
 
     #[test]
@@ -298,14 +384,10 @@ mod tests {
             let channel = make().unwrap();
             let work = || {
                 channel.put(7);
-                assert!(!readable(&channel), "the thread itself takes the record");
                 channel.put(8);
-                assert!(readable(&channel));
+                assert!(!readable(&channel), "the thread itself takes a record");
             };
-            assert_eq!(
-                channel.take_after(work, &mut Some(|record| record)),
-                Some(7)
-            );
+            assert_eq!(take_after(&channel, work), Some(7));
             assert!(readable(&channel));
             assert_eq!(channel.take().unwrap(), 8);
             assert!(!readable(&channel));
@@ -317,15 +399,76 @@ mod tests {
         for make in KINDS {
             let channel = make().unwrap();
             let mut look = Some(|record| record);
-            assert_eq!(channel.take_after(|| (), &mut look), None);
+            let no_late = || panic!("there is no record without a token");
+            assert_eq!(channel.take_after(|| (), &mut look, no_late), None);
             channel.put(7);
             // The token is in the pipe, where another thread may wait for it.
-            assert_eq!(channel.take_after(|| (), &mut look), None);
+            assert_eq!(channel.take_after(|| (), &mut look, no_late), None);
             assert!(look.is_some());
             assert!(readable(&channel));
             assert_eq!(channel.take().unwrap(), 7);
             assert!(!readable(&channel));
             assert_eq!(channel.queue().tokens, 0);
+        }
+    }
+
+    /// Leaves two records without a token.
+    fn leave_two_late(channel: &Channel) {
+        let work = || (6..9).for_each(|record| channel.put(record));
+        let taken = channel.take_after(work, &mut Some(|record| record), || true);
+        assert_eq!(taken, Some(6));
+        assert!(!readable(channel));
+    }
+
+    #[test]
+    fn late_records_are_taken_in_order_and_once() {
+        for make in KINDS {
+            for flags in [OFlags::empty(), OFlags::NONBLOCK] {
+                let channel = make().unwrap();
+                fcntl_setfl(channel.fd(), flags).unwrap();
+                leave_two_late(&channel);
+                assert!(channel.has_record());
+                assert_eq!(channel.take().unwrap(), 7);
+                // A record of another thread needs a token, and so does the one before it.
+                channel.put(9);
+                assert!(readable(&channel));
+                assert_eq!(channel.take().unwrap(), 8);
+                assert!(readable(&channel));
+                assert_eq!(channel.take().unwrap(), 9);
+                assert!(!readable(&channel) && channel.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn late_records_can_be_taken_back() {
+        for make in KINDS {
+            let channel = make().unwrap();
+            leave_two_late(&channel);
+            channel.purge(7);
+            channel.supply_tokens();
+            assert!(readable(&channel));
+            assert_eq!(channel.take().unwrap(), 8);
+            assert!(!readable(&channel));
+        }
+    }
+
+    /// A thread waits for a token, so it gets the record that is left.
+    #[test]
+    #[allow(clippy::disallowed_methods)] // threads of a program
+    fn no_record_is_late_while_another_thread_waits() {
+        for make in KINDS {
+            let channel = make().unwrap();
+            std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| channel.take().unwrap());
+                while channel.queue().waiters == 0 {
+                    std::thread::yield_now();
+                }
+                let work = || (7..9).for_each(|record| channel.put(record));
+                let no_late = || panic!("a thread waits");
+                let taken = channel.take_after(work, &mut Some(|record| record), no_late);
+                assert_eq!((taken, waiting.join().unwrap()), (Some(7), 8));
+            });
         }
     }
 

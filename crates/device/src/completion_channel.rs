@@ -4,6 +4,9 @@
 //! receives packets itself. If only the progress thread did so, each event would take two
 //! wakeups: one of the progress thread, and one of the waiting thread. A program that waits
 //! by `poll` or `epoll` on the descriptor is served by the progress thread.
+//!
+//! An event that such a thread receives and takes itself is never in the pipe. If one packet makes several
+//! events, the others get their tokens late ([`LateEvents`](crate::late_events::LateEvents)).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -24,7 +27,7 @@ use crate::shards::Shards;
 /// A queue of events of completion queues, with a descriptor.
 #[derive(Debug)]
 pub struct CompletionChannel {
-    records: Channel<u64>,
+    records: Arc<Channel<u64>>,
     /// All shards of the link.
     shards: Arc<Shards>,
     /// Bit mask of the shards whose completions make events here.
@@ -48,7 +51,7 @@ impl CompletionChannel {
 
     fn with(records: Channel<u64>, shards: Arc<Shards>) -> CompletionChannel {
         CompletionChannel {
-            records,
+            records: Arc::new(records),
             shards,
             used: AtomicU64::new(0),
             driven: AtomicBool::new(false),
@@ -85,7 +88,10 @@ impl CompletionChannel {
     /// # Errors
     /// As [`CompletionChannel::take`].
     pub fn take_with<U>(&self, look: impl FnOnce(u64) -> U) -> io::Result<U> {
-        let plain = self.records.has_record() || self.records.is_nonblocking();
+        // To ask whether the descriptor is non-blocking takes a system call. After a wait that blocked, look for
+        // an event first.
+        let mut is_blocking = !self.is_driven();
+        let plain = self.records.has_record() || is_blocking && self.records.is_nonblocking();
         let shards = match plain {
             true => Vec::new(),
             false => self.begin_driving(),
@@ -95,18 +101,15 @@ impl CompletionChannel {
         }
         let driving = Driving(&shards);
         self.driven.store(true, Ordering::Relaxed);
-        let sockets = shards.iter().flat_map(|shard| shard.sockets());
-        let watched = core::iter::once(self.fd()).chain(sockets.map(AsFd::as_fd));
-        let mut fds: Vec<_> = watched
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
+        let mut fds = Vec::new();
         let mut look = Some(look);
         let begin = clock::now();
         let spin_until = self.spin.begin(begin);
         let mut slept = false;
         loop {
             let turns = || shards.iter().for_each(|shard| shard.drive());
-            let taken = self.records.take_after(turns, &mut look);
+            let may_be_late = || shards[0].keeps_late_events(&self.records);
+            let taken = self.records.take_after(turns, &mut look, may_be_late);
             if let Some(taken) = taken {
                 let waited = clock::now().nanos_since(begin);
                 self.spin.note_event(waited, slept);
@@ -118,6 +121,17 @@ impl CompletionChannel {
                 let look = look.take().expect("no event was taken");
                 return self.records.take_with(look);
             }
+            if !is_blocking && self.records.is_nonblocking() {
+                // The progress thread receives for this program from now on.
+                self.driven.store(false, Ordering::Relaxed);
+                drop(driving);
+                shards
+                    .iter()
+                    .for_each(|shard| shard.stop_relying_on_polls());
+                let look = look.take().expect("no event was taken");
+                return self.records.take_with(look);
+            }
+            is_blocking = true;
             if !slept && spin_until > begin {
                 if clock::now() >= spin_until {
                     self.spin.note_vain();
@@ -126,6 +140,12 @@ impl CompletionChannel {
                     continue;
                 }
                 // An event that another thread has put is in the pipe.
+            }
+            if !slept {
+                let sockets = shards.iter().flat_map(|shard| shard.sockets());
+                let watched = core::iter::once(self.fd()).chain(sockets.map(AsFd::as_fd));
+                let watched = watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                fds.extend(watched);
             }
             slept = true;
             let mut may_sleep = true;

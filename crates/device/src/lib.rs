@@ -91,6 +91,7 @@ pub mod faults;
 mod fork;
 mod free_cores;
 mod gpu;
+mod late_events;
 mod lazy_pipe;
 mod link_watch;
 mod local;

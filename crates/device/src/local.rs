@@ -105,8 +105,12 @@ impl SharedLink {
         if self.end_to(shard, peer).is_none() {
             self.connect_in_memory(shard, peer);
         }
-        let end = self.end_to(shard, peer);
-        end.is_some_and(|end| end.await_ready(PATIENCE) == Readiness::Ready)
+        let Some(end) = self.end_to(shard, peer) else {
+            return false;
+        };
+        let is_ready = end.await_ready(PATIENCE) == Readiness::Ready;
+        shard.doorbell().take_bell(&end);
+        is_ready
     }
 
     /// Returns the end of a channel whose other end is open.

@@ -97,6 +97,7 @@ fn run(shard: &Arc<Shard>) {
     };
     while !shard.is_stopped() {
         let now = clock::now();
+        shard.late_events.supply_if_due(now);
         if thread.shall_take_over(now) {
             thread.take_over(now);
         } else if !thread.leaves_sockets_to_waiter(now) && !thread.leaves_sockets_to_poller(now) {
@@ -212,6 +213,7 @@ impl ProgressThread<'_> {
             let turn = shard.progress(Caller::Stream, true);
             shard.set_awake();
             let now = clock::now();
+            shard.late_events.supply_if_due(now);
             let busy = self.meter.goes_on(&shard.load, TAKEN_OVER_NS, now);
             if busy == Some(false) || !self.cores.has_one(now, PEERS - 1) {
                 break;
@@ -367,10 +369,14 @@ fn is_busy_elsewhere(shard: &Shard, since: Time, before: (i32, u64, Time)) -> bo
     thread == before.0 && used.saturating_sub(before.1) >= polling + scaled(STANDBY_NS) / 2
 }
 
-/// Sleeps until a descriptor is ready or the deadline has come.
+/// Sleeps until a descriptor is ready or the deadline has come, for a standby if events have no token. The
+/// caller has recorded the deadline.
 fn sleep(shard: &Shard, fds: &mut [PollFd<'_>], deadline: Option<Time>) -> Woken {
-    let timeout = deadline.map(|deadline| {
-        let left = deadline.nanos_since(clock::now());
+    let now = clock::now();
+    let late = shard.late_events.is_used();
+    let late = late.then(|| now.after_nanos(scaled(STANDBY_NS)));
+    let timeout = deadline.into_iter().chain(late).min().map(|deadline| {
+        let left = deadline.nanos_since(now);
         Timespec {
             tv_sec: (left / 1_000_000_000) as i64,
             tv_nsec: (left % 1_000_000_000) as i64,

@@ -26,6 +26,7 @@ use crate::clock;
 use crate::core::{Core, Sending};
 use crate::directory::Directory;
 use crate::gpu::GpuCopies;
+use crate::late_events::LateEvents;
 use crate::local::Channel;
 use crate::polls::Polls;
 use this_process::ThisProcess;
@@ -90,6 +91,8 @@ pub(crate) struct Shard {
     /// True if a program posted, after the last turn of a progress thread that does all.
     posted: AtomicBool,
     pub(crate) load: Load,
+    /// Events of the thread that sleeps on the sockets, whose tokens the progress thread supplies.
+    pub(crate) late_events: LateEvents,
     stopped: AtomicBool,
     wakeup: OwnedFd,
     /// Duplicates of the wire's descriptors: threads watch them without the lock.
@@ -140,6 +143,7 @@ impl Shard {
             assisted: AtomicBool::new(false),
             posted: AtomicBool::new(false),
             load,
+            late_events: LateEvents::default(),
             stopped: AtomicBool::new(false),
             wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -480,6 +484,8 @@ impl Shard {
         }
         drop(core);
         self.channels().clear();
+        // The progress thread may have ended.
+        self.late_events.supply_all();
     }
 
     pub(crate) fn is_stopped(&self) -> bool {

@@ -172,7 +172,7 @@ impl EventChannel {
             // This thread receives the event, which wakes no other thread and needs no token.
             let mut taken = None;
             client.receive_until(self.0.fd(), |receive| {
-                taken = self.0.take_after(receive, &mut look);
+                taken = self.0.take_after(receive, &mut look, || false);
                 taken.is_some()
             })?;
             if let Some(taken) = taken {

@@ -1,5 +1,6 @@
 //! Turns of threads that wait: for an event, or for a WRITE in memory.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ferroce_roce::Time;
@@ -7,6 +8,7 @@ use ferroce_shard::{Caller, STANDBY_NS};
 
 use super::Shard;
 use crate::awaited_writes::AWAIT_NS;
+use crate::channel::Channel;
 use crate::clock;
 use crate::slowness::scaled;
 
@@ -67,6 +69,15 @@ impl Shard {
             let (core, ..) = self.turn(core, now, Caller::ExpectsPost);
             self.wake_for_deadline(&core, now);
         }
+    }
+
+    /// Leaves events of a channel without tokens, for a thread that calls [`Shard::end_driving`] next. Returns
+    /// false if no thread would supply them later.
+    pub(crate) fn keeps_late_events(&self, channel: &Arc<Channel>) -> bool {
+        !self.is_taken_over()
+            && self.late_events.store(channel, clock::now())
+            // After the store: `Shard::stop` supplies the tokens of events that are stored before.
+            && !self.is_stopped()
     }
 
     /// Ends [`Shard::begin_driving`]. The program may poll now, as after an event, or do

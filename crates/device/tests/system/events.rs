@@ -1,13 +1,15 @@
 //! Completion channels and asynchronous events, and descriptors to sleep on.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use ferroce_device::transport::{
-    Arm, AttrMask, QpAttr, QpEvent, QpState, QpType, SendOp, WcOpcode, WcStatus,
+    Arm, AttrMask, QpAttr, QpCap, QpEvent, QpInit, QpState, QpType, SendOp, WcOpcode, WcStatus,
 };
 use ferroce_device::{AsyncEvent, Device};
 use ferroce_testnet::{deadline, isolated, netdev, signals};
 use rustix::event::{Timespec, epoll};
+use rustix::fs::{OFlags, fcntl_setfl};
 
 use crate::support::ferroced::add_link;
 use crate::support::{Endpoint, Ferroced, LINK, V4, V6, on_loopback, pair, pattern};
@@ -189,6 +191,87 @@ fn blocking_read_of_a_channel_waits() {
             ours.channel.fd(),
             std::time::Duration::ZERO
         ));
+    });
+}
+
+/// An answer and the ACK in it make two events of one channel. The program takes one of them, and waits for the
+/// other by epoll.
+#[test]
+fn second_event_of_a_packet_is_seen_by_epoll() {
+    let name = "events::second_event_of_a_packet_is_seen_by_epoll";
+    on_loopback(name, |_ferroced| {
+        let mut near = Endpoint::open(QpType::Rc, V4);
+        let mut far = Endpoint::open(QpType::Rc, V4);
+        let channel = Arc::clone(&near.channel);
+        let receives = near.device.create_cq(64, Some(Arc::clone(&channel)));
+        let receives = receives.expect("a completion queue");
+        let init = QpInit {
+            qp_type: QpType::Rc,
+            pd: Some(Arc::clone(&near.pd)),
+            send_cq: Some(Arc::clone(near.cq.queue())),
+            recv_cq: Some(Arc::clone(receives.queue())),
+            srq: None,
+            xrcd: None,
+            cap: QpCap {
+                max_send_wr: 16,
+                max_recv_wr: 16,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 16,
+            },
+            sq_sig_all: true,
+        };
+        let created = near.device.create_qp(&init, &[&near.cq, &receives]);
+        near.qp = created.expect("a queue pair");
+        near.connect(&far.introduction());
+        far.connect(&near.introduction());
+        let poller = watch(channel.fd());
+        let send = SendOp::Send { imm: None };
+        for _ in 0..5 {
+            near.receive(100, 0, 64);
+            far.receive(100, 0, 64);
+            near.cq.arm(Arm::Any);
+            receives.arm(Arm::Any);
+            near.post(1, send.clone(), 64, 8);
+            assert_eq!(far.succeed(1)[0].wr_id, 100);
+            far.post(2, send.clone(), 64, 8);
+            let first = channel.take().unwrap();
+            assert!(wakes(&poller), "epoll reports the second event");
+            let mut events = [first, channel.take().unwrap()];
+            events.sort_unstable();
+            let mut expected = [&near.cq, &receives].map(|cq| u64::from(cq.id()));
+            expected.sort_unstable();
+            assert_eq!(events, expected);
+            for cq in [&near.cq, &receives] {
+                let wc = cq.queue().pop().expect("announced");
+                assert_eq!(wc.status, WcStatus::Success);
+            }
+            assert_eq!(far.succeed(1)[0].wr_id, 2);
+        }
+    });
+}
+
+/// A program can change the mode between two reads.
+#[test]
+fn channel_can_become_non_blocking_after_a_wait() {
+    let name = "events::channel_can_become_non_blocking_after_a_wait";
+    on_loopback(name, |_ferroced| {
+        let (ours, _theirs) = pair(QpType::Rc, V4);
+        let poller = watch(ours.channel.fd());
+        for flags in [OFlags::empty(), OFlags::NONBLOCK, OFlags::empty()] {
+            fcntl_setfl(ours.channel.fd(), flags).expect("set");
+            if flags.contains(OFlags::NONBLOCK) {
+                let error = ours.channel.take().expect_err("no event waits");
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+            }
+            ours.cq.arm(Arm::Any);
+            ours.read(1, 0, 64);
+            if flags.contains(OFlags::NONBLOCK) {
+                assert!(wakes(&poller), "the progress thread receives");
+            }
+            assert_eq!(ours.channel.take().unwrap(), u64::from(ours.cq.id()));
+            assert_eq!(ours.cq.queue().pop().unwrap().status, WcStatus::Success);
+        }
     });
 }
 

@@ -1,9 +1,13 @@
-//! The descriptor on which threads of a slot sleep until a packet arrives in memory.
+//! The descriptors on which threads of a slot sleep until a packet arrives in memory.
 //!
 //! A writer makes a system call only if a thread at the other end sleeps, or is about to. A
 //! thread that wants to sleep sets a flag in each ring, looks at all rings once more, and then
-//! sleeps on the descriptor of the doorbell: an epoll with the sockets of all channels. A
-//! writer that finds the flag clears it, and sends a byte.
+//! sleeps on the slot's [`Bell`]. A writer that finds the flag clears it, and rings the bell. No wakeup is
+//! lost: either the thread sees the packet, or the writer sees the flag (`ring.rs`), and the bell stays
+//! readable until a thread takes the wakeup, which looks at all rings afterwards.
+//!
+//! Threads sleep on an epoll with the sockets of all channels, too: it reports the end of the other
+//! process. A new end gets the bell of the other end through its socket, and wakes that by the socket before.
 //!
 //! Several threads may sleep at the same time, and one byte wakes all of them, or only one. So
 //! a thread that wakes up takes all bytes, and if others still sleep it sets the flags again
@@ -15,27 +19,28 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::bell::Bell;
 use super::channels::Endpoint;
 use super::end::End;
 
 /// Wakeups that one system call reports. The next sleep ends at once if there are more.
 const EVENTS: usize = 16;
+/// Sleeps that end by the bell, of which one looks at the sockets, too.
+const BELL_SLEEPS: u32 = 64;
 
-/// The ends of all channels of a slot, and a descriptor to sleep on.
+/// The ends of all channels of a slot, and descriptors to sleep on.
 #[derive(Debug)]
 pub struct Doorbell {
+    /// Contains the sockets of all ends.
     epoll: OwnedFd,
+    /// Wakes threads of this process.
+    bell: Bell,
     state: Mutex<State>,
     /// Number of ends.
     count: AtomicUsize,
-    /// Wakes threads of this process: the first end is part of the epoll.
-    own: [OwnedFd; 2],
 }
 
 #[derive(Debug, Default)]
@@ -43,6 +48,10 @@ struct State {
     ends: Vec<Arc<End>>,
     /// Number of threads between [`Doorbell::begin_sleep`] and [`Doorbell::end_sleep`].
     sleepers: usize,
+    /// True if another slot may have the bell.
+    is_bell_shared: bool,
+    /// Sleeps in a row that ended by the bell.
+    bell_sleeps: u32,
 }
 
 impl Doorbell {
@@ -51,19 +60,21 @@ impl Doorbell {
     /// # Errors
     /// If the process has too many open files.
     pub fn new() -> io::Result<Doorbell> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (first, second) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        epoll::add(&epoll, &first, data_of(first.as_fd()), EventFlags::IN)?;
         Ok(Doorbell {
-            epoll,
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            bell: Bell::new()?,
             state: Mutex::default(),
             count: AtomicUsize::new(0),
-            own: [first, second],
         })
     }
 
-    /// Adds an end. Threads that sleep now wake up for its packets, too.
+    /// Returns the descriptors to sleep on.
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.bell.as_fd(), self.epoll.as_fd()]
+    }
+
+    /// Adds an end, and tells the other end that this one is ready. Threads that sleep now wake up for
+    /// its packets, too.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -72,8 +83,22 @@ impl Doorbell {
         epoll::add(&self.epoll, &**end, data_of(end.as_fd()), EventFlags::IN)?;
         state.ends.push(Arc::clone(end));
         self.count.store(state.ends.len(), Ordering::Relaxed);
+        state.is_bell_shared = true;
+        end.announce_bell(&self.bell);
         self.arm_for_sleepers(&state);
         Ok(())
+    }
+
+    /// Takes the bell of the other end from the socket of an end, if it has arrived. A program that never
+    /// sleeps would not look there.
+    pub fn take_bell(&self, end: &End) {
+        if end.has_bell() {
+            return;
+        }
+        let state = self.lock();
+        end.take_wakeups();
+        // The wakeup may have been for a thread that sleeps.
+        self.arm_for_sleepers(&state);
     }
 
     /// Removes ends that are closed.
@@ -133,15 +158,11 @@ impl Doorbell {
     pub fn end_sleep(&self) -> bool {
         let mut state = self.lock();
         state.sleepers -= 1;
-        if state.ends.is_empty() {
+        // Another slot can ring the bell even after its end was removed.
+        if !state.is_bell_shared {
             return false;
         }
-        let woken = state.ends.iter().filter(|end| end.is_woken());
-        let closed = match woken.map(|end| end.take_wakeups()).reduce(|a, b| a | b) {
-            Some(closed) => closed,
-            // A wakeup of this process, the end of a channel, or no wakeup at all.
-            None => self.take_wakeups(&state),
-        };
+        let closed = self.take_wakeups(&mut state);
         match state.sleepers {
             0 => state.ends.iter().for_each(|end| end.disarm()),
             _ => self.arm_for_sleepers(&state),
@@ -149,20 +170,36 @@ impl Doorbell {
         closed
     }
 
-    /// Takes the wakeups of all ends. Returns true if an end is closed.
-    fn take_wakeups(&self, state: &State) -> bool {
+    /// Takes all wakeups. Returns true if an end is closed.
+    fn take_wakeups(&self, state: &mut State) -> bool {
+        let is_woken = state.ends.iter().any(|end| end.is_woken());
+        if is_woken && state.bell_sleeps < BELL_SLEEPS && self.bell.take() {
+            state.bell_sleeps += 1;
+            return false;
+        }
+        state.bell_sleeps = 0;
+        // A wakeup of this process, a byte in a socket, the end of a channel, or no wakeup at all.
+        let mut fds = self
+            .descriptors()
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let _none = poll(&mut fds, Some(&Timespec::default()));
+        let [bell, sockets] = fds.map(|fd| !fd.revents().is_empty());
+        if bell {
+            self.bell.take();
+        }
+        sockets && self.take_from_sockets(state)
+    }
+
+    /// Takes the wakeups that have arrived at sockets. Returns true if an end is closed.
+    fn take_from_sockets(&self, state: &State) -> bool {
         let mut events = Vec::with_capacity(EVENTS);
         let room = spare_capacity(&mut events);
         let _none = epoll::wait(&self.epoll, room, Some(&Timespec::default()));
         let mut closed = false;
         for Event { data, .. } in events {
             let mut ends = state.ends.iter();
-            match ends.find(|end| data == data_of(end.as_fd())) {
-                Some(end) => closed |= end.take_wakeups(),
-                None => {
-                    let mut bytes = [0; 64];
-                    let _empty = recv(&self.own[0], &mut bytes, RecvFlags::DONTWAIT);
-                }
+            if let Some(end) = ends.find(|end| data == data_of(end.as_fd())) {
+                closed |= end.take_wakeups();
             }
         }
         closed
@@ -175,9 +212,7 @@ impl Doorbell {
         }
         state.ends.iter().for_each(|end| end.arm());
         if state.ends.iter().any(|end| end.has_packet()) {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            // It fails only if earlier wakeups wait.
-            let _full = send(&self.own[1], &[0], flags);
+            self.bell.ring();
         }
     }
 
@@ -189,10 +224,4 @@ impl Doorbell {
 /// Returns the number of a descriptor, which no other open descriptor has.
 fn data_of(fd: BorrowedFd<'_>) -> EventData {
     EventData::new_u64(fd.as_raw_fd() as u64)
-}
-
-impl AsFd for Doorbell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
 }

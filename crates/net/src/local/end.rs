@@ -1,17 +1,20 @@
-//! A program's end of a channel: the memory, and a socket for wakeups.
+//! A program's end of a channel: the memory, a socket, and the bell of the other end.
 
-use std::io;
+use core::mem::MaybeUninit;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send, shutdown,
-    socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketFlags, SocketType, recvmsg, send, sendmsg,
+    shutdown, socketpair,
 };
 
+use super::bell::{Bell, PeerBell};
 use super::channels::Endpoint;
 use super::memory::{self, Memory, RingView};
 use super::ring::{has_record, is_armed};
@@ -54,10 +57,13 @@ pub struct End {
     peer: u8,
     outgoing: RingView,
     incoming: RingView,
-    /// Bytes arrive here when a thread of this process shall wake up.
+    /// The bell of the other end arrives here, and bytes when a thread of this process shall wake
+    /// up and the other end has no bell.
     socket: OwnedFd,
     /// The socket to wake the other end by, if that is this process, too.
     own_peer: Option<OwnedFd>,
+    /// The bell to wake the other end by.
+    bell: OnceLock<PeerBell>,
     /// Bytes read from the incoming ring, for threads that do not read it themselves.
     read: AtomicU64,
     is_ready: AtomicBool,
@@ -67,8 +73,8 @@ pub struct End {
 }
 
 impl End {
-    /// Returns an end of the channel to the slot `peer`, and tells the other end that this one
-    /// is ready.
+    /// Returns an end of the channel to the slot `peer`. [`End::announce`] tells the other end that
+    /// this one is ready.
     ///
     /// # Errors
     /// If the file is not one of [`create_channel`], or cannot be mapped.
@@ -79,21 +85,18 @@ impl End {
             Side::Second => (1, 0),
             Side::Both => (0, 0),
         };
-        let end = End {
+        Ok(End {
             peer,
             outgoing: RingView::new(&memory, outgoing),
             incoming: RingView::new(&memory, incoming),
             socket,
             own_peer: None,
+            bell: OnceLock::new(),
             read: AtomicU64::new(0),
             is_ready: AtomicBool::new(side == Side::Both),
             is_late: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
-        };
-        if side != Side::Both {
-            end.wake();
-        }
-        Ok(end)
+        })
     }
 
     /// Creates a channel from a slot to itself.
@@ -158,26 +161,86 @@ impl End {
         !is_armed(&self.incoming)
     }
 
+    /// Tells the other end that this one is ready. Without a bell, the other end wakes this one by
+    /// the socket.
+    pub fn announce(&self) {
+        self.announce_with(None);
+    }
+
+    /// Tells the other end that this one is ready, and sends it the bell to wake this one by.
+    pub(super) fn announce_bell(&self, bell: &Bell) {
+        if self.own_peer.is_some() {
+            self.set_bell(bell.shared());
+        } else {
+            self.announce_with(Some(bell.shared()));
+        }
+    }
+
+    fn announce_with(&self, bell: Option<BorrowedFd<'_>>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if let Some(bell) = &bell {
+            control.push(SendAncillaryMessage::ScmRights(core::slice::from_ref(bell)));
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        if sendmsg(&self.socket, &[IoSlice::new(&[0])], &mut control, flags).is_err() {
+            // The other end is closed, or the user has too many descriptors under way.
+            self.send_byte();
+        }
+    }
+
+    /// Opens the bell of the other end. The first one counts.
+    fn set_bell(&self, shared: BorrowedFd<'_>) {
+        if self.bell.get().is_some() {
+            return;
+        }
+        match PeerBell::open(shared) {
+            Ok(bell) => drop(self.bell.set(bell)),
+            Err(error) => {
+                tracing::debug!("slot {} is woken by its socket: {error}", self.peer);
+            }
+        }
+    }
+
     /// Wakes the threads that sleep at the other end.
     pub(super) fn wake(&self) {
+        match self.bell.get() {
+            Some(bell) => bell.ring(),
+            None => self.send_byte(),
+        }
+    }
+
+    fn send_byte(&self) {
         let socket = self.own_peer.as_ref().unwrap_or(&self.socket);
         // The flag and not the mode of the socket: the other process can change the mode. The
         // call fails if the other end is closed, or if earlier wakeups wait there.
         let _full = send(socket, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
 
-    /// Takes all wakeups that have arrived. Returns true if the other end is closed.
+    /// Returns true if this end can wake the other one by its bell.
+    pub(super) fn has_bell(&self) -> bool {
+        self.bell.get().is_some()
+    }
+
+    /// Takes all wakeups that have arrived at the socket, and the bell. Returns true if the other end is
+    /// closed.
     pub(super) fn take_wakeups(&self) -> bool {
         let mut bytes = [0; 256];
         loop {
-            match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => break,
-                Ok((_, count)) => {
-                    self.is_ready.store(true, Ordering::Relaxed);
-                    if count < bytes.len() {
-                        return self.is_closed();
-                    }
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let mut iov = [IoSliceMut::new(&mut bytes)];
+            let received = recvmsg(&self.socket, &mut iov, &mut control, flags);
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(bells) = message {
+                    bells.for_each(|bell| self.set_bell(bell.as_fd()));
                 }
+            }
+            match received.map(|message| message.bytes) {
+                Ok(0) => break,
+                // A message with a bell ends before the next byte: look again.
+                Ok(_) => self.is_ready.store(true, Ordering::Relaxed),
                 Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
                     return self.is_closed();
                 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ferroce_roce::{Counters, Path};
@@ -71,7 +71,7 @@ impl HostWire {
         })
     }
 
-    /// Returns the descriptor and the flags for threads that sleep.
+    /// Returns the descriptors and the flags for threads that sleep.
     pub fn doorbell(&self) -> &Arc<Doorbell> {
         &self.doorbell
     }
@@ -156,7 +156,9 @@ impl Wire for HostWire {
     /// Returns the sockets, and the doorbell.
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         let mut fds = self.udp.descriptors()?;
-        fds.push(self.doorbell.as_fd().try_clone_to_owned()?);
+        for fd in self.doorbell.descriptors() {
+            fds.push(fd.try_clone_to_owned()?);
+        }
         Ok(fds)
     }
 

@@ -5,7 +5,7 @@
 //!   HostSender -- copy in --> ring 0 (shared memory) -- copy out --> HostWire
 //!   HostWire  <-- copy out -- ring 1 (shared memory) <-- copy in --- HostSender
 //!       ^                                                               |
-//!       '------------ a pair of unix sockets: wakeups, and the end -----'
+//!       '---- a pair of unix sockets: the bells, and the end; bells -----'
 //! ```
 //!
 //! ferroced creates the memory and the sockets for two slots ([`create_channel`]) and sends
@@ -16,7 +16,8 @@
 //!   only unsafe code.
 //! * [`End`] is a program's end of a channel. The kernel closes the socket of a process that
 //!   dies, and so the other end learns of it.
-//! * [`Doorbell`] makes a descriptor readable when a packet arrives while a thread sleeps.
+//! * [`Doorbell`] makes a descriptor readable when a packet arrives while a thread sleeps: that of its
+//!   bell, a pipe that the other ends write to.
 //! * [`Inbound`] and [`Outbound`] are the channels of a slot, without I/O: records of runs, wakeups,
 //!   full rings, and the end of the other process. The simulator runs them, too.
 //! * [`HostWire`] is the wire of a program: UDP sockets, and channels. The path of a packet
@@ -25,6 +26,7 @@
 //! Packets are the same on both wires, except that no ICRC is computed in memory. Long
 //! messages travel as runs, as UDP_SEGMENT and UDP_GRO carry them.
 
+mod bell;
 mod bugs;
 mod channels;
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Tests of the ring over real shared memory, and of channels between two threads.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::memory::{Memory, RingView, create};
 use super::ring::{
@@ -163,7 +162,10 @@ fn ends() -> (End, End) {
         Readiness::NotYet,
         "the other end has not mapped it"
     );
-    (one, End::new(3, copy, second, Side::Second).unwrap())
+    let other = End::new(3, copy, second, Side::Second).unwrap();
+    one.announce();
+    other.announce();
+    (one, other)
 }
 
 #[test]
@@ -190,10 +192,12 @@ fn wait_for_an_end_that_is_not_mapped_happens_once() {
     );
 }
 
-/// Waits until the doorbell's descriptor is readable.
+/// Waits until a descriptor of the doorbell is readable.
 fn wait(doorbell: &Doorbell) {
-    let fd = doorbell.as_fd();
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None).unwrap();
+    let mut fds = doorbell
+        .descriptors()
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    poll(&mut fds, None).unwrap();
 }
 
 /// Two threads exchange records, and sleep whenever there is none: a lost wakeup would hang.
@@ -307,4 +311,95 @@ fn slot_reaches_itself() {
     let mut buffer = [0; 64];
     let (_, length) = end.reader().read(&mut buffer).unwrap().unwrap();
     assert_eq!(&buffer[..length], b"own");
+}
+
+/// Returns true if a descriptor of the doorbell is readable.
+fn is_readable(doorbell: &Doorbell) -> bool {
+    let mut fds = doorbell
+        .descriptors()
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+}
+
+/// Returns two ends with their doorbells, which have the bells of each other.
+fn ends_with_bells() -> [(Arc<End>, Doorbell); 2] {
+    let ends = End::pair([3, 5]).unwrap();
+    let ends = ends.map(|end| (Arc::new(end), Doorbell::new().unwrap()));
+    for (end, doorbell) in &ends {
+        doorbell.add(end).unwrap();
+    }
+    for (end, doorbell) in &ends {
+        assert!(!end.has_bell());
+        doorbell.take_bell(end);
+        assert!(end.has_bell());
+    }
+    ends
+}
+
+#[test]
+fn end_with_a_bell_uses_it_and_not_the_socket() {
+    let [(one, _), (other, doorbell)] = ends_with_bells();
+    assert!(doorbell.begin_sleep());
+    assert_eq!(
+        one.writer().write(header(1), b"record"),
+        Ok(Written::WakeReader)
+    );
+    one.wake();
+    let [mut bell, mut sockets] = doorbell
+        .descriptors()
+        .map(|fd| [PollFd::from_borrowed_fd(fd, PollFlags::IN)]);
+    assert_eq!(poll(&mut bell, None), Ok(1));
+    assert_eq!(poll(&mut sockets, Some(&Timespec::default())), Ok(0));
+    assert!(!doorbell.end_sleep());
+    assert!(!is_readable(&doorbell), "the wakeup is taken");
+    assert!(other.has_packet());
+}
+
+#[test]
+fn thread_that_takes_the_bell_leaves_the_wakeup_to_one_that_sleeps() {
+    let (one, other) = ends();
+    let (one, doorbell) = (Arc::new(one), Doorbell::new().unwrap());
+    doorbell.add(&one).unwrap();
+    assert!(doorbell.begin_sleep());
+    assert_eq!(
+        other.writer().write(header(1), b"record"),
+        Ok(Written::WakeReader)
+    );
+    // By the socket: the other end has no bell.
+    other.wake();
+    doorbell.take_bell(&one);
+    wait(&doorbell);
+    doorbell.end_sleep();
+}
+
+#[test]
+fn bell_rung_after_its_end_was_removed_disturbs_no_sleep() {
+    let [(one, _), (other, doorbell)] = ends_with_bells();
+    other.close();
+    doorbell.remove_closed();
+    assert!(!doorbell.has_ends());
+    for _ in 0..2 {
+        assert!(doorbell.begin_sleep());
+        one.wake();
+        wait(&doorbell);
+        doorbell.end_sleep();
+        assert!(!is_readable(&doorbell));
+    }
+}
+
+#[test]
+fn end_of_the_other_process_is_seen_between_wakeups() {
+    let [(one, _), (other, doorbell)] = ends_with_bells();
+    let mut writer = one.writer();
+    let mut reader = other.reader();
+    one.close();
+    let closed = (0..1000).any(|_| {
+        let _may_sleep = doorbell.begin_sleep();
+        assert!(writer.write(header(1), b"record").is_ok());
+        one.wake();
+        reader.read(&mut [0; 64]).unwrap().unwrap();
+        other.note_read(reader.head());
+        doorbell.end_sleep()
+    });
+    assert!(closed);
 }
