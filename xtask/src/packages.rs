@@ -4,10 +4,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Packages that `cargo test` needs.
-pub(crate) const FOR_TESTS: [&str; 8] = [
+/// Packages that `cargo test` needs, beside those of [`PROGRAMS`].
+pub(crate) const FOR_TESTS: [&str; 7] = [
     "gdb",
-    "ibverbs-utils",
     "libclang-dev",
     "libibverbs-dev",
     "librdmacm-dev",

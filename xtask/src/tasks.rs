@@ -40,7 +40,8 @@ pub(crate) fn build(release: bool) -> Result<()> {
 
 pub(crate) fn test() -> Result<()> {
     step("Packages of the distribution", || {
-        packages::install(&packages::FOR_TESTS)
+        // Some tests of the workspace run real programs, too.
+        packages::install(&[&packages::FOR_TESTS[..], &packages::PROGRAMS[..]].concat())
     })?;
     step("Link the library that tests load", || library::build(false))?;
     step("Test the workspace", || cargo(&["test", "--workspace"]))?;
