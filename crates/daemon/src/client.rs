@@ -47,6 +47,8 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     /// True if the client receives events of all links.
     pub(crate) subscribed: bool,
+    /// True if the client has received the list of links.
+    pub(crate) has_links: bool,
     /// Indices of links that the client has opened without slots.
     pub(crate) watched: BTreeSet<u32>,
     /// The capture of the client.
@@ -97,6 +99,7 @@ impl Client {
             peer,
             program: None,
             subscribed: false,
+            has_links: false,
             watched: BTreeSet::new(),
             capture: None,
             connects: false,

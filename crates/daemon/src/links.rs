@@ -175,7 +175,8 @@ impl Links {
         check_mtu(&config, netdev)?;
         check_speed(&config)?;
         link.config = config;
-        let old = link.look(netdev, netdevs, speed);
+        // Its addresses have not changed, so no index does.
+        let old = link.look(netdev, netdevs, speed, true);
         let changed = old != link.info;
         Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
     }
@@ -275,8 +276,13 @@ impl Links {
         Some(happened(LinkEventKind::Removed, self.links.remove(at).info))
     }
 
-    /// Updates all links from their netdevs. Returns the events, in order.
-    pub(crate) fn refresh(&mut self, netdevs: &Netdevs) -> Vec<LinkEvent> {
+    /// Updates all links from their netdevs. `is_used` tells whether programs use the link of
+    /// an index. Returns the events, in order.
+    pub(crate) fn refresh(
+        &mut self,
+        netdevs: &Netdevs,
+        is_used: impl Fn(u32) -> bool,
+    ) -> Vec<LinkEvent> {
         let mut events = Vec::new();
         let speed = self.speed;
         self.links.retain_mut(|link| {
@@ -284,7 +290,7 @@ impl Links {
                 events.push(happened(LinkEventKind::Removed, link.info.clone()));
                 return false;
             };
-            let old = link.look(netdev, netdevs, speed);
+            let old = link.look(netdev, netdevs, speed, is_used(link.info.index));
             for kind in differences(&old, &link.info) {
                 if kind == LinkEventKind::PortErr {
                     link.totals.count(Counter::LinkDowned);
@@ -322,7 +328,8 @@ impl Links {
             totals: CounterValues::default(),
             info,
         };
-        link.look(netdev, netdevs, self.speed);
+        // Programs from before a restart may use it.
+        link.look(netdev, netdevs, self.speed, true);
         self.links.push(link);
     }
 
@@ -351,20 +358,20 @@ impl Links {
 }
 
 impl Link {
-    /// Updates the state of the link. Returns the state before.
+    /// Updates the state of the link, which programs use or not. Returns the state before.
     fn look(
         &mut self,
         netdev: &Netdev,
         netdevs: &Netdevs,
         speed: fn(&str) -> Option<u32>,
+        is_used: bool,
     ) -> LinkInfo {
         let this = gids::Netdev {
             ifindex: netdev.ifindex,
             loopback: netdev.loopback,
-            running: netdev.running,
         };
         let addresses = netdevs.addresses_of(self.ifindex);
-        self.gids.update(this, &addresses);
+        self.gids.update(this, &addresses, is_used);
         let entries = self.gids.entries().into_iter();
         let gids = entries.map(|(index, entry)| Gid {
             index,
@@ -373,7 +380,6 @@ impl Link {
             netdev: netdevs
                 .get(entry.ifindex)
                 .map_or(String::new(), |n| n.name.clone()),
-            tentative: netdevs.is_tentative(entry),
         });
         let largest = largest_mtu(netdev.mtu);
         let new = LinkInfo {
@@ -443,7 +449,7 @@ fn differences(old: &LinkInfo, new: &LinkInfo) -> Vec<LinkEventKind> {
     }
     let places = |link: &LinkInfo| -> Vec<(u32, IpAddr, u32)> {
         let gids = link.gids.iter();
-        gids.map(Gid::place).collect()
+        gids.map(|g| (g.index, g.address, g.ifindex)).collect()
     };
     if places(old) != places(new) {
         kinds.push(LinkEventKind::GidChange);

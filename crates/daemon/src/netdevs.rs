@@ -13,9 +13,6 @@ pub(crate) struct Netdev {
     pub(crate) name: String,
     pub(crate) up: bool,
     pub(crate) carrier: bool,
-    /// True once the kernel has put the netdev into operation, and given it a link-local
-    /// address.
-    pub(crate) running: bool,
     pub(crate) loopback: bool,
     pub(crate) mtu: u32,
     pub(crate) mac: [u8; 6],
@@ -30,7 +27,7 @@ pub(crate) struct Netdev {
 pub(crate) enum Change {
     Netdev(Netdev),
     NetdevGone { ifindex: u32 },
-    Address { entry: Entry, tentative: bool },
+    Address { entry: Entry, usable: bool },
     AddressGone(Entry),
 }
 
@@ -39,15 +36,7 @@ pub(crate) enum Change {
 pub(crate) struct Netdevs {
     netdevs: BTreeMap<u32, Netdev>,
     /// In order of arrival.
-    addresses: Vec<Address>,
-}
-
-/// An address of a netdev, with its state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Address {
-    entry: Entry,
-    /// True during duplicate address detection: the kernel sends no packets from the address.
-    tentative: bool,
+    addresses: Vec<Entry>,
 }
 
 impl Netdevs {
@@ -59,24 +48,20 @@ impl Netdevs {
                 old.as_ref() != Some(&netdev)
             }
             Change::NetdevGone { ifindex } => {
-                self.addresses.retain(|a| a.entry.ifindex != ifindex);
+                self.addresses.retain(|entry| entry.ifindex != ifindex);
                 self.netdevs.remove(&ifindex).is_some()
             }
-            Change::Address { entry, tentative } => {
-                let address = Address { entry, tentative };
-                match self.addresses.iter_mut().find(|a| a.entry == entry) {
-                    Some(known) => std::mem::replace(known, address) != address,
-                    None => {
-                        self.addresses.push(address);
-                        true
-                    }
+            Change::Address { entry, usable } => {
+                if !usable {
+                    return self.forget(entry);
                 }
+                let new = !self.addresses.contains(&entry);
+                if new {
+                    self.addresses.push(entry);
+                }
+                new
             }
-            Change::AddressGone(entry) => {
-                let before = self.addresses.len();
-                self.addresses.retain(|a| a.entry != entry);
-                self.addresses.len() != before
-            }
+            Change::AddressGone(entry) => self.forget(entry),
         }
     }
 
@@ -84,9 +69,11 @@ impl Netdevs {
     /// arrival.
     pub(crate) fn replace(&mut self, fresh: Netdevs) {
         self.addresses
-            .retain(|a| fresh.addresses.iter().any(|b| b.entry == a.entry));
-        for Address { entry, tentative } in fresh.addresses {
-            self.apply(Change::Address { entry, tentative });
+            .retain(|entry| fresh.addresses.contains(entry));
+        for entry in fresh.addresses {
+            if !self.addresses.contains(&entry) {
+                self.addresses.push(entry);
+            }
         }
         self.netdevs = fresh.netdevs;
     }
@@ -112,22 +99,12 @@ impl Netdevs {
     /// netdevs stacked above it, as in the kernel.
     pub(crate) fn addresses_of(&self, ifindex: u32) -> Vec<Entry> {
         let stack = self.stack(ifindex);
-        let all = || self.addresses.iter().map(|a| a.entry);
-        let own = all().filter(|e| e.ifindex == ifindex);
-        let above = all().filter(|e| e.ifindex != ifindex && stack.contains(&e.ifindex));
-        own.chain(above).collect()
-    }
-
-    /// Returns true during duplicate address detection of an address.
-    pub(crate) fn is_tentative(&self, entry: Entry) -> bool {
-        let mut addresses = self.addresses.iter();
-        addresses.any(|a| a.entry == entry && a.tentative)
-    }
-
-    /// Returns true if the change puts a netdev into operation.
-    pub(crate) fn is_start(&self, change: &Change) -> bool {
-        let runs = |ifindex| self.get(ifindex).is_some_and(|netdev| netdev.running);
-        matches!(change, Change::Netdev(netdev) if netdev.running && !runs(netdev.ifindex))
+        let own = self.addresses.iter().filter(|e| e.ifindex == ifindex);
+        let above = self
+            .addresses
+            .iter()
+            .filter(|e| e.ifindex != ifindex && stack.contains(&e.ifindex));
+        own.chain(above).copied().collect()
     }
 
     /// Returns the netdev and all netdevs above it.
@@ -145,6 +122,12 @@ impl Netdevs {
             }
         }
         stack
+    }
+
+    fn forget(&mut self, entry: Entry) -> bool {
+        let before = self.addresses.len();
+        self.addresses.retain(|e| *e != entry);
+        self.addresses.len() != before
     }
 }
 
@@ -170,7 +153,7 @@ mod tests {
     fn address(ifindex: u32, text: &str) -> Change {
         Change::Address {
             entry: entry(ifindex, text),
-            tentative: false,
+            usable: true,
         }
     }
 
@@ -218,38 +201,16 @@ mod tests {
         assert!(!all.apply(Change::Netdev(netdev(1, "lo"))));
         assert!(all.apply(address(1, "::1")));
         assert!(!all.apply(address(1, "::1")));
-        assert!(all.apply(Change::AddressGone(entry(1, "::1"))));
+        let failed = Change::Address {
+            entry: entry(1, "::1"),
+            usable: false,
+        };
+        assert!(
+            all.apply(failed.clone()),
+            "an address can turn out unusable"
+        );
+        assert!(!all.apply(failed));
         assert!(!all.apply(Change::AddressGone(entry(1, "::1"))));
-    }
-
-    #[test]
-    fn tentative_address_is_listed_before_detection_ends() {
-        let mut all = Netdevs::default();
-        let (link_local, tentative) = (entry(2, "fe80::1"), |tentative| Change::Address {
-            entry: entry(2, "fe80::1"),
-            tentative,
-        });
-        assert!(all.apply(tentative(true)));
-        assert!(!all.apply(tentative(true)));
-        assert_eq!(all.addresses_of(2), [link_local]);
-        assert!(all.is_tentative(link_local));
-        assert!(all.apply(tentative(false)), "its state has changed");
-        assert_eq!(all.addresses_of(2), [link_local]);
-        assert!(!all.is_tentative(link_local));
-    }
-
-    #[test]
-    fn netdev_starts_when_it_begins_to_run() {
-        let mut all = Netdevs::default();
-        let running = Change::Netdev(Netdev {
-            running: true,
-            ..netdev(2, "eth0")
-        });
-        assert!(!all.is_start(&Change::Netdev(netdev(2, "eth0"))));
-        all.apply(Change::Netdev(netdev(2, "eth0")));
-        assert!(all.is_start(&running));
-        all.apply(running.clone());
-        assert!(!all.is_start(&running), "it runs already");
     }
 
     #[test]

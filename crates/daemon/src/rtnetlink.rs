@@ -103,13 +103,9 @@ impl Message<'_> {
             }),
             libc::RTM_NEWADDR => {
                 let (entry, flags) = address(payload)?;
-                Some(match flags & IFA_F_DADFAILED {
-                    0 => Change::Address {
-                        entry,
-                        tentative: is_tentative(flags),
-                    },
-                    // Another host has the address.
-                    _ => Change::AddressGone(entry),
+                Some(Change::Address {
+                    entry,
+                    usable: is_usable(flags),
                 })
             }
             libc::RTM_DELADDR => Some(Change::AddressGone(address(payload)?.0)),
@@ -118,10 +114,11 @@ impl Message<'_> {
     }
 }
 
-/// Returns true if packets cannot be sent from an address yet, because duplicate address
-/// detection has not ended.
-fn is_tentative(flags: u32) -> bool {
-    flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0
+/// Returns true if packets can be sent from an address: duplicate address detection is
+/// finished and found no duplicate.
+fn is_usable(flags: u32) -> bool {
+    let tentative = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
+    !tentative && flags & IFA_F_DADFAILED == 0
 }
 
 /// Parses a `struct ifinfomsg`: family, pad, type (u16), index, flags, change; then
@@ -137,7 +134,6 @@ fn netdev(payload: &[u8]) -> Option<Netdev> {
         ifindex: u32_at(payload, 4)?,
         up: has(libc::IFF_UP),
         carrier: has(libc::IFF_LOWER_UP),
-        running: has(libc::IFF_RUNNING),
         loopback: has(libc::IFF_LOOPBACK),
         ..Netdev::default()
     };

@@ -84,6 +84,8 @@ pub(crate) struct Server {
     pub(crate) deferred: VecDeque<ClientId>,
     /// Rounds of the event loop since the first of these messages.
     pub(crate) deferred_rounds: u32,
+    /// True if a program has ended or closed a device, so that GID tables may change.
+    pub(crate) has_freed_links: bool,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
     /// The readers of metrics, if there is a socket for them.
@@ -155,6 +157,7 @@ impl Server {
             introductions: Introductions::default(),
             deferred: VecDeque::new(),
             deferred_rounds: 0,
+            has_freed_links: false,
             pending: Vec::new(),
             metrics: None,
             ended_journals: EndedJournals::default(),
@@ -195,6 +198,9 @@ impl Server {
             self.serve_connections();
             self.serve_pending();
             self.drop_slow_readers();
+            if std::mem::take(&mut self.has_freed_links) {
+                self.update_links();
+            }
             abandoned = self.is_abandoned();
         }
         self.send_deferred(true);
@@ -384,6 +390,7 @@ impl Server {
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.request.client != id);
+        self.has_freed_links |= client.has_links || !client.watched.is_empty();
         tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
         for owner in client.attachments.into_values() {

@@ -12,7 +12,6 @@ fn netdev(ifindex: u32, name: &str, mtu: u32) -> Netdev {
         name: name.into(),
         up: true,
         carrier: true,
-        running: true,
         mtu,
         mac: [0x52, 0x54, 0, 0xd5, 0xe0, 0xfb],
         ..Netdev::default()
@@ -25,7 +24,7 @@ fn address(ifindex: u32, text: &str) -> Change {
             address: text.parse().unwrap(),
             ifindex,
         },
-        tentative: false,
+        usable: true,
     }
 }
 
@@ -240,10 +239,14 @@ fn changes_of_netdevs_become_events() {
         [0x50, 0x54, 0x00, 0xff, 0xfe, 0xd5, 0xe0, 0xfb]
     );
     assert_eq!(info.speed_mbps, Some(10_000));
-    assert!(links.refresh(&all).is_empty());
+    assert!(links.refresh(&all, |_| false).is_empty());
 
     let mut kinds = |all: &Netdevs| -> Vec<LinkEventKind> {
-        links.refresh(all).into_iter().map(|e| e.kind).collect()
+        links
+            .refresh(all, |_| false)
+            .into_iter()
+            .map(|e| e.kind)
+            .collect()
     };
     let mut eth0 = netdev(2, "eth0", 1500);
     eth0.carrier = false;
@@ -272,7 +275,7 @@ fn port_that_goes_down_is_counted() {
     let mut eth0 = netdev(2, "eth0", 1500);
     eth0.up = false;
     all.apply(Change::Netdev(eth0));
-    let event = links.refresh(&all).remove(0);
+    let event = links.refresh(&all, |_| false).remove(0);
     assert_eq!(event.link.physical_state(), PhysicalState::Disabled);
     let link = links.by_index(0).unwrap();
     assert_eq!(link.totals.0[Counter::LinkDowned as usize], 1);
