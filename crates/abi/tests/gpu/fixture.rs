@@ -38,7 +38,7 @@ pub(crate) struct Memory<'a> {
 }
 
 /// Runs a test with a pair, in its own network namespace.
-pub(crate) fn with_pair(name: &str, body: impl FnOnce(&Fixture)) {
+pub(crate) fn with_pair(name: &str, body: impl FnOnce(&mut Fixture)) {
     with_device(name, |context| unsafe {
         let cuda = Cuda::load();
         let pd = made(ibv_alloc_pd(context));
@@ -52,13 +52,13 @@ pub(crate) fn with_pair(name: &str, body: impl FnOnce(&Fixture)) {
             ))
         };
         let cqs = [new_cq(), new_cq()];
-        let fixture = Fixture {
+        let mut fixture = Fixture {
             cuda,
             pd,
             cqs,
             qps: connected(pd, cqs),
         };
-        body(&fixture);
+        body(&mut fixture);
         for (qp, cq) in fixture.qps.into_iter().zip(cqs) {
             assert_eq!(ibv_destroy_qp(qp), 0);
             assert_eq!(ibv_destroy_cq(cq), 0);
