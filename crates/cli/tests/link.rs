@@ -91,8 +91,7 @@ fn link_follows_the_state_of_its_netdev() {
         deadline::until("the cable is up", || {
             ok("ferroce link show rxe_near").contains("state ACTIVE physical_state LINK_UP")
         });
-        // The kernel announces the address after duplicate address detection.
-        deadline::until("the link-local address is usable", || {
+        deadline::until("the link-local address is listed", || {
             ok("ferroce -d link show rxe_near").contains("gid 0 fe80")
         });
         let details = ok("ferroce -d link show rxe_near");

@@ -162,6 +162,9 @@ pub struct Gid {
     pub ifindex: u32,
     /// That netdev's name.
     pub netdev: String,
+    /// True during duplicate address detection: packets cannot be sent from the address yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub tentative: bool,
 }
 
 /// The logical state of a port.
@@ -282,6 +285,11 @@ impl LinkInfo {
 }
 
 impl Gid {
+    /// Returns the index, the address and the netdev, which programs see as the entry.
+    pub fn place(&self) -> (u32, IpAddr, u32) {
+        (self.index, self.address, self.ifindex)
+    }
+
     /// Returns the 16 bytes of the GID; IPv4 addresses as `::ffff:a.b.c.d`.
     pub fn raw(&self) -> [u8; 16] {
         let v6: Ipv6Addr = match self.address {
@@ -330,6 +338,7 @@ mod tests {
             address: Ipv4Addr::new(10, 9, 0, 1).into(),
             ifindex: 2,
             netdev: "eth0".into(),
+            tentative: false,
         });
         assert_eq!((link.lid(), link.by_lid(2)), (0, None), "as rxe");
         link.lids = true;

@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":12,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":13,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -33,7 +33,8 @@ use crate::resources::CmIdResource;
 /// The version of the protocol. It changes whenever a message does, and whenever programs exchange
 /// something through memory that earlier ones do not understand: ferroced introduces only programs
 /// of its own version to each other. From version 12 on, datagrams travel through shared memory.
-pub const PROTOCOL: u32 = 12;
+/// From version 13 on, GID tables contain addresses during duplicate address detection.
+pub const PROTOCOL: u32 = 13;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.

@@ -34,6 +34,7 @@ fn link(gids: u32) -> LinkInfo {
                 address: "2001:1db8:1111:2222:3333:4444:5555:6666".parse().unwrap(),
                 ifindex: u32::MAX,
                 netdev: "fifteen-letters".into(),
+                tentative: true,
             })
             .collect(),
     }

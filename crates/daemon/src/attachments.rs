@@ -396,7 +396,6 @@ impl Server {
             return;
         };
         self.ended_journals.keep(&mut owner);
-        self.has_freed_links = true;
         owner.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         if let Some(attachment) = owner.attachment
             && let Some(client) = self.clients.get_mut(&attachment.client)

@@ -47,8 +47,6 @@ pub(crate) struct Client {
     pub(crate) program: Option<String>,
     /// True if the client receives events of all links.
     pub(crate) subscribed: bool,
-    /// True if the client has received the list of links.
-    pub(crate) has_links: bool,
     /// Indices of links that the client has opened without slots.
     pub(crate) watched: BTreeSet<u32>,
     /// The capture of the client.
@@ -99,7 +97,6 @@ impl Client {
             peer,
             program: None,
             subscribed: false,
-            has_links: false,
             watched: BTreeSet::new(),
             capture: None,
             connects: false,

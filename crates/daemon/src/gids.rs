@@ -1,21 +1,25 @@
 //! The GID table of a link: addresses and their indices.
 //!
-//! Two rules are the kernel's and two are Ferroce's:
+//! The kernel's rules:
 //!
 //! * Index 0 is reserved for the link-local IPv6 address. Other addresses get indices in
 //!   order of arrival; free indices are used again.
-//! * An address keeps its index as long as it exists.
+//! * An address is listed as soon as the netdev has it, also during duplicate address detection.
+//!   Queue pairs, address handles and rdma_cm ids that use it wait until detection ends.
+//! * An index keeps its address as long as the address exists. Ranks of an MPI job that start at
+//!   different times must find the same address at an index.
+//!
+//! Ferroce's rules:
+//!
 //! * Index 1 is reserved for the netdev's first IPv4 address, because guides use `-g 1`
 //!   for it. On a loopback netdev index 0 is ::1 and index 1 is 127.0.0.1.
-//! * Indices 0 and 1 always work. If there is no address for one of them, another
-//!   address is its *substitute*: it appears there beside its own index. For index 0 that is
-//!   the first IPv4 address, else the first address. For index 1 it is the first IPv4
-//!   address, else the next IPv6 address, else the one at index 0.
-//! * A substitute stays at its index while a program uses the link, even if the proper
-//!   address arrives, which then gets another index. Duplicate address detection delays a
-//!   link-local address by 1.5 s: ranks of an MPI job that start before and after it must
-//!   find the same address at index 0. Once no program uses the link, the proper address
-//!   takes its index: peers on other hosts expect it there.
+//! * If a netdev has no address for index 0, a *substitute* appears there beside its own
+//!   index: the first IPv4 address, else the first address. The substitute for index 1 is
+//!   another IPv4 address. A substitute keeps its index, too: an address that arrives later
+//!   gets another index, even if one is reserved for it.
+//! * A netdev whose link-local address is still to come gets no substitutes. It does not run
+//!   (it is down, or has no carrier), or has just started to. Index 1 has no IPv6 substitute,
+//!   because a DHCP server may answer later.
 //!
 //! Unlike the kernel's table, this one has no entry for an address that does not exist.
 //! With the kernel's default GID at index 0 programs hang.
@@ -47,19 +51,21 @@ pub(crate) struct GidTable {
 pub(crate) struct Netdev {
     pub(crate) ifindex: u32,
     pub(crate) loopback: bool,
+    /// True if the netdev runs, and has the addresses that the kernel gives it then.
+    pub(crate) is_complete: bool,
 }
 
 impl GidTable {
     /// Updates the table. `addresses` are those of the netdev and of netdevs above it, in
-    /// order of arrival. If the link is used, indices 0 and 1 keep their addresses.
-    pub(crate) fn update(&mut self, netdev: Netdev, addresses: &[Entry], is_used: bool) {
+    /// order of arrival.
+    pub(crate) fn update(&mut self, netdev: Netdev, addresses: &[Entry]) {
         for place in &mut self.places {
             if place.is_some_and(|entry| !addresses.contains(&entry)) {
                 *place = None;
             }
         }
         for shown in &mut self.shown {
-            *shown = shown.filter(|entry| is_used && addresses.contains(entry));
+            *shown = shown.filter(|entry| addresses.contains(entry));
         }
         for entry in addresses {
             if !self.places.contains(&Some(*entry)) {
@@ -84,16 +90,14 @@ impl GidTable {
     fn show(&mut self, netdev: Netdev) {
         let placed = |from: usize| self.places.iter().skip(from).flatten().copied();
         let owner = |index: usize| self.places.get(index).copied().flatten();
-        // It has another index if the link was used when it arrived.
-        let proper = |index: usize| placed(2).find(|entry| reserved(netdev, *entry) == Some(index));
-        let v4 = || placed(0).find(|entry| entry.address.is_ipv4());
-        let first = || placed(0).next();
-        let next = || placed(2).find(|entry| Some(*entry) != proper(0));
-        let zero = || owner(0).or_else(|| proper(0)).or_else(v4).or_else(first);
-        let one = || {
-            let own = owner(1).or_else(|| proper(1)).or_else(v4);
-            own.or_else(next).or_else(first)
-        };
+        // It has another index if a substitute had its own when it arrived.
+        let late = |index: usize| placed(2).find(|entry| reserved(netdev, *entry) == Some(index));
+        let proper = |index: usize| owner(index).or_else(|| late(index));
+        let substitutes = || placed(0).filter(|_| netdev.is_complete);
+        let v4 = || substitutes().find(|entry| entry.address.is_ipv4());
+        let first = || substitutes().next();
+        let zero = || proper(0).or_else(v4).or_else(first);
+        let one = || proper(1).or_else(v4);
         self.shown = [self.shown[0].or_else(zero), self.shown[1].or_else(one)];
     }
 

@@ -42,6 +42,7 @@ mod faults;
 mod gids;
 mod group;
 mod introductions;
+mod ipv6_settings;
 mod journals;
 mod links;
 mod listener;

@@ -32,6 +32,8 @@ pub(crate) struct Link {
     pub(crate) totals: CounterValues,
     /// The state at the last update.
     pub(crate) info: LinkInfo,
+    /// True if its netdev runs, and the kernel is about to give it a link-local address.
+    awaits_link_local: bool,
 }
 
 /// All links, in the order they were added.
@@ -39,16 +41,24 @@ pub(crate) struct Link {
 pub(crate) struct Links {
     links: Vec<Link>,
     next_index: u32,
-    /// Returns a netdev's speed in Mb/s.
-    speed: fn(&str) -> Option<u32>,
+    queries: Queries,
+}
+
+/// Questions about a netdev that rtnetlink does not answer, by its name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Queries {
+    /// Returns the speed in Mb/s.
+    pub(crate) speed: fn(&str) -> Option<u32>,
+    /// Returns true if the kernel gives the netdev a link-local address when it starts to run.
+    pub(crate) gives_link_local: fn(&str) -> bool,
 }
 
 impl Links {
-    pub(crate) fn new(speed: fn(&str) -> Option<u32>) -> Links {
+    pub(crate) fn new(queries: Queries) -> Links {
         Links {
             links: Vec::new(),
             next_index: 0,
-            speed,
+            queries,
         }
     }
 
@@ -147,7 +157,7 @@ impl Links {
         netdevs: &Netdevs,
     ) -> Result<Option<LinkEvent>, Refusal> {
         let index = self.find(name)?.info.index;
-        let speed = self.speed;
+        let queries = self.queries;
         let Some(link) = self.by_index_mut(index) else {
             return Ok(None);
         };
@@ -175,8 +185,7 @@ impl Links {
         check_mtu(&config, netdev)?;
         check_speed(&config)?;
         link.config = config;
-        // Its addresses have not changed, so no index does.
-        let old = link.look(netdev, netdevs, speed, true);
+        let old = link.look(netdev, netdevs, queries);
         let changed = old != link.info;
         Ok(changed.then(|| happened(LinkEventKind::Changed, link.info.clone())))
     }
@@ -276,21 +285,16 @@ impl Links {
         Some(happened(LinkEventKind::Removed, self.links.remove(at).info))
     }
 
-    /// Updates all links from their netdevs. `is_used` tells whether programs use the link of
-    /// an index. Returns the events, in order.
-    pub(crate) fn refresh(
-        &mut self,
-        netdevs: &Netdevs,
-        is_used: impl Fn(u32) -> bool,
-    ) -> Vec<LinkEvent> {
+    /// Updates all links from their netdevs. Returns the events, in order.
+    pub(crate) fn refresh(&mut self, netdevs: &Netdevs) -> Vec<LinkEvent> {
         let mut events = Vec::new();
-        let speed = self.speed;
+        let queries = self.queries;
         self.links.retain_mut(|link| {
             let Some(netdev) = netdevs.get(link.ifindex) else {
                 events.push(happened(LinkEventKind::Removed, link.info.clone()));
                 return false;
             };
-            let old = link.look(netdev, netdevs, speed, is_used(link.info.index));
+            let old = link.look(netdev, netdevs, queries);
             for kind in differences(&old, &link.info) {
                 if kind == LinkEventKind::PortErr {
                     link.totals.count(Counter::LinkDowned);
@@ -300,6 +304,11 @@ impl Links {
             true
         });
         events
+    }
+
+    /// Returns true if the kernel is about to give the netdev of a link its link-local address.
+    pub(crate) fn await_link_local(&self) -> bool {
+        self.links.iter().any(|link| link.awaits_link_local)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -327,9 +336,9 @@ impl Links {
             gids,
             totals: CounterValues::default(),
             info,
+            awaits_link_local: false,
         };
-        // Programs from before a restart may use it.
-        link.look(netdev, netdevs, self.speed, true);
+        link.look(netdev, netdevs, self.queries);
         self.links.push(link);
     }
 
@@ -358,20 +367,17 @@ impl Links {
 }
 
 impl Link {
-    /// Updates the state of the link, which programs use or not. Returns the state before.
-    fn look(
-        &mut self,
-        netdev: &Netdev,
-        netdevs: &Netdevs,
-        speed: fn(&str) -> Option<u32>,
-        is_used: bool,
-    ) -> LinkInfo {
+    /// Updates the state of the link. Returns the state before.
+    fn look(&mut self, netdev: &Netdev, netdevs: &Netdevs, queries: Queries) -> LinkInfo {
+        self.awaits_link_local =
+            netdevs.lacks_link_local(netdev) && (queries.gives_link_local)(&netdev.name);
         let this = gids::Netdev {
             ifindex: netdev.ifindex,
             loopback: netdev.loopback,
+            is_complete: netdev.running && !self.awaits_link_local,
         };
         let addresses = netdevs.addresses_of(self.ifindex);
-        self.gids.update(this, &addresses, is_used);
+        self.gids.update(this, &addresses);
         let entries = self.gids.entries().into_iter();
         let gids = entries.map(|(index, entry)| Gid {
             index,
@@ -380,6 +386,7 @@ impl Link {
             netdev: netdevs
                 .get(entry.ifindex)
                 .map_or(String::new(), |n| n.name.clone()),
+            tentative: netdevs.is_tentative(entry),
         });
         let largest = largest_mtu(netdev.mtu);
         let new = LinkInfo {
@@ -397,7 +404,7 @@ impl Link {
             strict: self.config.strict.clone(),
             profile: self.config.profile.clone(),
             speed_mbps: Some(self.config.speed.unwrap_or_else(|| {
-                speed(&netdev.name).unwrap_or(match netdev.loopback {
+                (queries.speed)(&netdev.name).unwrap_or(match netdev.loopback {
                     true => LOOPBACK_SPEED,
                     false => UNKNOWN_SPEED,
                 })
@@ -449,7 +456,7 @@ fn differences(old: &LinkInfo, new: &LinkInfo) -> Vec<LinkEventKind> {
     }
     let places = |link: &LinkInfo| -> Vec<(u32, IpAddr, u32)> {
         let gids = link.gids.iter();
-        gids.map(|g| (g.index, g.address, g.ifindex)).collect()
+        gids.map(Gid::place).collect()
     };
     if places(old) != places(new) {
         kinds.push(LinkEventKind::GidChange);

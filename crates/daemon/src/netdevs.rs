@@ -2,7 +2,8 @@
 //!
 //! It does no input or output.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use crate::gids::Entry;
 
@@ -13,7 +14,11 @@ pub(crate) struct Netdev {
     pub(crate) name: String,
     pub(crate) up: bool,
     pub(crate) carrier: bool,
+    /// True if the kernel has put the netdev into operation.
+    pub(crate) running: bool,
     pub(crate) loopback: bool,
+    /// True if the kernel gives netdevs of this type a link-local address, as Ethernet's.
+    pub(crate) autoconf: bool,
     pub(crate) mtu: u32,
     pub(crate) mac: [u8; 6],
     /// The netdev below this one, as of a VLAN.
@@ -27,7 +32,7 @@ pub(crate) struct Netdev {
 pub(crate) enum Change {
     Netdev(Netdev),
     NetdevGone { ifindex: u32 },
-    Address { entry: Entry, usable: bool },
+    Address { entry: Entry, tentative: bool },
     AddressGone(Entry),
 }
 
@@ -36,7 +41,18 @@ pub(crate) enum Change {
 pub(crate) struct Netdevs {
     netdevs: BTreeMap<u32, Netdev>,
     /// In order of arrival.
-    addresses: Vec<Entry>,
+    addresses: Vec<Address>,
+    /// Netdevs that have lost their link-local address while they run: by duplicate address
+    /// detection, or because the administrator deleted it. The kernel gives them no other.
+    without_link_local: BTreeSet<u32>,
+}
+
+/// An address of a netdev, with its state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Address {
+    entry: Entry,
+    /// True during duplicate address detection: the kernel sends no packets from the address.
+    tentative: bool,
 }
 
 impl Netdevs {
@@ -44,24 +60,35 @@ impl Netdevs {
     pub(crate) fn apply(&mut self, change: Change) -> bool {
         match change {
             Change::Netdev(netdev) => {
+                if !netdev.running {
+                    self.without_link_local.remove(&netdev.ifindex);
+                }
                 let old = self.netdevs.insert(netdev.ifindex, netdev.clone());
                 old.as_ref() != Some(&netdev)
             }
             Change::NetdevGone { ifindex } => {
-                self.addresses.retain(|entry| entry.ifindex != ifindex);
+                self.addresses.retain(|a| a.entry.ifindex != ifindex);
+                self.without_link_local.remove(&ifindex);
                 self.netdevs.remove(&ifindex).is_some()
             }
-            Change::Address { entry, usable } => {
-                if !usable {
-                    return self.forget(entry);
+            Change::Address { entry, tentative } => {
+                let address = Address { entry, tentative };
+                match self.addresses.iter_mut().find(|a| a.entry == entry) {
+                    Some(known) => std::mem::replace(known, address) != address,
+                    None => {
+                        self.addresses.push(address);
+                        true
+                    }
                 }
-                let new = !self.addresses.contains(&entry);
-                if new {
-                    self.addresses.push(entry);
-                }
-                new
             }
-            Change::AddressGone(entry) => self.forget(entry),
+            Change::AddressGone(entry) => {
+                let runs = self.get(entry.ifindex).is_some_and(|n| n.running);
+                let lost =
+                    runs && is_link_local(entry) && self.without_link_local.insert(entry.ifindex);
+                let before = self.addresses.len();
+                self.addresses.retain(|a| a.entry != entry);
+                lost || self.addresses.len() != before
+            }
         }
     }
 
@@ -69,13 +96,14 @@ impl Netdevs {
     /// arrival.
     pub(crate) fn replace(&mut self, fresh: Netdevs) {
         self.addresses
-            .retain(|entry| fresh.addresses.contains(entry));
-        for entry in fresh.addresses {
-            if !self.addresses.contains(&entry) {
-                self.addresses.push(entry);
-            }
+            .retain(|a| fresh.addresses.iter().any(|b| b.entry == a.entry));
+        for Address { entry, tentative } in fresh.addresses {
+            self.apply(Change::Address { entry, tentative });
         }
         self.netdevs = fresh.netdevs;
+        self.without_link_local.extend(fresh.without_link_local);
+        let runs = |ifindex: &u32| self.netdevs.get(ifindex).is_some_and(|n| n.running);
+        self.without_link_local.retain(runs);
     }
 
     pub(crate) fn get(&self, ifindex: u32) -> Option<&Netdev> {
@@ -99,12 +127,29 @@ impl Netdevs {
     /// netdevs stacked above it, as in the kernel.
     pub(crate) fn addresses_of(&self, ifindex: u32) -> Vec<Entry> {
         let stack = self.stack(ifindex);
-        let own = self.addresses.iter().filter(|e| e.ifindex == ifindex);
-        let above = self
-            .addresses
-            .iter()
-            .filter(|e| e.ifindex != ifindex && stack.contains(&e.ifindex));
-        own.chain(above).copied().collect()
+        let all = || self.addresses.iter().map(|a| a.entry);
+        let own = all().filter(|e| e.ifindex == ifindex);
+        let above = all().filter(|e| e.ifindex != ifindex && stack.contains(&e.ifindex));
+        own.chain(above).collect()
+    }
+
+    /// Returns true during duplicate address detection of an address.
+    pub(crate) fn is_tentative(&self, entry: Entry) -> bool {
+        let mut addresses = self.addresses.iter();
+        addresses.any(|a| a.entry == entry && a.tentative)
+    }
+
+    /// Returns true if a netdev runs and has no link-local address, and the kernel may still
+    /// give it one. A message about a netdev that starts to run can arrive before the kernel has
+    /// added the address. The settings of the netdev can forbid it ([`crate::ipv6_settings`]).
+    pub(crate) fn lacks_link_local(&self, netdev: &Netdev) -> bool {
+        let has = |a: &Address| a.entry.ifindex == netdev.ifindex && is_link_local(a.entry);
+        // A member of a bond or a team has no address.
+        netdev.running
+            && netdev.autoconf
+            && netdev.master.is_none()
+            && !self.without_link_local.contains(&netdev.ifindex)
+            && !self.addresses.iter().any(has)
     }
 
     /// Returns the netdev and all netdevs above it.
@@ -123,12 +168,10 @@ impl Netdevs {
         }
         stack
     }
+}
 
-    fn forget(&mut self, entry: Entry) -> bool {
-        let before = self.addresses.len();
-        self.addresses.retain(|e| *e != entry);
-        self.addresses.len() != before
-    }
+fn is_link_local(entry: Entry) -> bool {
+    matches!(entry.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
 #[cfg(test)]
@@ -153,7 +196,7 @@ mod tests {
     fn address(ifindex: u32, text: &str) -> Change {
         Change::Address {
             entry: entry(ifindex, text),
-            usable: true,
+            tentative: false,
         }
     }
 
@@ -201,16 +244,82 @@ mod tests {
         assert!(!all.apply(Change::Netdev(netdev(1, "lo"))));
         assert!(all.apply(address(1, "::1")));
         assert!(!all.apply(address(1, "::1")));
-        let failed = Change::Address {
-            entry: entry(1, "::1"),
-            usable: false,
-        };
-        assert!(
-            all.apply(failed.clone()),
-            "an address can turn out unusable"
-        );
-        assert!(!all.apply(failed));
+        assert!(all.apply(Change::AddressGone(entry(1, "::1"))));
         assert!(!all.apply(Change::AddressGone(entry(1, "::1"))));
+    }
+
+    #[test]
+    fn tentative_address_is_listed_before_detection_ends() {
+        let mut all = Netdevs::default();
+        let (link_local, tentative) = (entry(2, "fe80::1"), |tentative| Change::Address {
+            entry: entry(2, "fe80::1"),
+            tentative,
+        });
+        assert!(all.apply(tentative(true)));
+        assert!(!all.apply(tentative(true)));
+        assert_eq!(all.addresses_of(2), [link_local]);
+        assert!(all.is_tentative(link_local));
+        assert!(all.apply(tentative(false)), "its state has changed");
+        assert_eq!(all.addresses_of(2), [link_local]);
+        assert!(!all.is_tentative(link_local));
+    }
+
+    fn ethernet(running: bool) -> Netdev {
+        Netdev {
+            running,
+            autoconf: true,
+            ..netdev(2, "eth0")
+        }
+    }
+
+    #[test]
+    fn running_netdev_lacks_its_link_local_address_until_it_arrives() {
+        let mut all = Netdevs::default();
+        let (down, up) = (ethernet(false), ethernet(true));
+        all.apply(Change::Netdev(down.clone()));
+        assert!(!all.lacks_link_local(&down));
+        all.apply(Change::Netdev(up.clone()));
+        all.apply(address(2, "10.0.0.1"));
+        all.apply(address(3, "fe80::1"));
+        assert!(all.lacks_link_local(&up));
+        all.apply(address(2, "fe80::1"));
+        assert!(!all.lacks_link_local(&up));
+
+        let tunnel = Netdev {
+            autoconf: false,
+            ..ethernet(true)
+        };
+        let member = Netdev {
+            master: Some(9),
+            ..ethernet(true)
+        };
+        for other in [tunnel, member] {
+            let other = Netdev {
+                ifindex: 7,
+                ..other
+            };
+            assert!(!all.lacks_link_local(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn lost_link_local_address_comes_back_when_the_netdev_starts_again() {
+        let mut all = Netdevs::default();
+        let (down, up) = (ethernet(false), ethernet(true));
+        let lost = Change::AddressGone(entry(2, "fe80::1"));
+        all.apply(Change::Netdev(up.clone()));
+        assert!(all.apply(lost.clone()), "detection has failed");
+        assert!(!all.apply(lost.clone()));
+        assert!(!all.lacks_link_local(&up));
+        let mut fresh = Netdevs::default();
+        fresh.apply(Change::Netdev(up.clone()));
+        all.replace(fresh);
+        assert!(!all.lacks_link_local(&up), "as before");
+
+        all.apply(Change::Netdev(down));
+        all.apply(lost);
+        all.apply(Change::Netdev(up.clone()));
+        assert!(all.lacks_link_local(&up));
     }
 
     #[test]

@@ -2,6 +2,11 @@
 //!
 //! ferroced subscribes first, then dumps everything, then applies notifications; applying
 //! one twice changes nothing. If notifications were lost (ENOBUFS), it dumps again.
+//!
+//! The kernel does not report the link-local address that it gives a netdev before duplicate
+//! address detection has ended, 1 to 2 s later. A dump lists the address as soon as it exists, so
+//! ferroced dumps addresses when a link is added, and while the netdev of a link runs without
+//! its address: at each message and request, until the address is there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -75,6 +80,13 @@ pub(crate) fn look() -> io::Result<Netdevs> {
         while !dump(&socket, what, &mut netdevs)? {}
     }
     Ok(netdevs)
+}
+
+/// Dumps all addresses, and adds those that are not known yet.
+pub(crate) fn add_addresses(netdevs: &mut Netdevs) -> io::Result<()> {
+    let socket = open(0, SocketFlags::empty())?;
+    while !dump(&socket, RTM_GETADDR, netdevs)? {}
+    Ok(())
 }
 
 /// Dumps a table. Returns false if it changed meanwhile.

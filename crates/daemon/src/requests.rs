@@ -46,7 +46,10 @@ impl Server {
             Request::Hello { protocol, program } => {
                 return self.hello(id, protocol, program);
             }
-            Request::LinkAdd(config) => self.link_add(config),
+            Request::LinkAdd(config) => {
+                self.find_tentative_addresses();
+                self.link_add(config)
+            }
             Request::LinkDelete { name, force } => self.link_delete(&name, force),
             Request::LinkSet {
                 name,
@@ -166,6 +169,14 @@ impl Server {
 
     /// Applies the changes that netlink reports.
     pub(crate) fn hear_news(&mut self) {
+        self.read_changes();
+        if self.links.await_link_local() {
+            self.find_tentative_addresses();
+            self.refresh();
+        }
+    }
+
+    fn read_changes(&mut self) {
         loop {
             match self.monitor.read() {
                 Ok(ReadChanges::None) => return,
@@ -186,6 +197,13 @@ impl Server {
         }
     }
 
+    /// Adds the addresses that the kernel has not reported yet.
+    fn find_tentative_addresses(&mut self) {
+        if let Err(error) = netlink::add_addresses(&mut self.netdevs) {
+            tracing::error!(%error, "cannot list addresses");
+        }
+    }
+
     fn look_again(&mut self) {
         match netlink::look() {
             Ok(fresh) => {
@@ -196,31 +214,17 @@ impl Server {
         }
     }
 
-    /// Handles a change of netdevs.
+    /// Handles a change of netdevs: updates the links and announces their changes.
     fn refresh(&mut self) {
-        self.update_links();
-        if !self.configured_links.is_empty() {
-            self.add_configured(false);
+        let events = self.links.refresh(&self.netdevs);
+        if !events.is_empty() {
+            self.save();
         }
-    }
-
-    /// Updates the links from their netdevs, and announces the changes.
-    pub(crate) fn update_links(&mut self) {
-        // A program that has listed the links may pass on an index before it opens the device.
-        let is_listed = self.clients.values().any(|client| client.has_links);
-        let is_used = |link| {
-            let (mut clients, mut owners) = (self.clients.values(), self.owners.values());
-            is_listed
-                || clients.any(|client| client.watched.contains(&link))
-                || owners.any(|owner| owner.link == link && !owner.dead)
-        };
-        let events = self.links.refresh(&self.netdevs, is_used);
-        if events.is_empty() {
-            return;
-        }
-        self.save();
         for event in events {
             self.announce(event);
+        }
+        if !self.configured_links.is_empty() {
+            self.add_configured(false);
         }
     }
 
@@ -313,9 +317,6 @@ impl Server {
     }
 
     fn list(&mut self, id: RequestId) -> Result<Reply, Refusal> {
-        if let Some(client) = self.clients.get_mut(&id.client) {
-            client.has_links = true;
-        }
         let links: Vec<_> = self.links.iter().map(|link| link.info.clone()).collect();
         for link in links {
             self.reply(id, Reply::Link(link));

@@ -22,6 +22,13 @@ const NLMSG_DONE: u16 = 3;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
+/// Types of netdevs to which the kernel gives a link-local address: Ethernet, InfiniBand, and
+/// tunnels such as tun.
+const AUTOCONF: [u16; 3] = [
+    libc::ARPHRD_ETHER,
+    libc::ARPHRD_INFINIBAND,
+    libc::ARPHRD_NONE,
+];
 const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
@@ -103,9 +110,13 @@ impl Message<'_> {
             }),
             libc::RTM_NEWADDR => {
                 let (entry, flags) = address(payload)?;
-                Some(Change::Address {
-                    entry,
-                    usable: is_usable(flags),
+                Some(match flags & IFA_F_DADFAILED {
+                    0 => Change::Address {
+                        entry,
+                        tentative: is_tentative(flags),
+                    },
+                    // Another host has the address.
+                    _ => Change::AddressGone(entry),
                 })
             }
             libc::RTM_DELADDR => Some(Change::AddressGone(address(payload)?.0)),
@@ -114,11 +125,10 @@ impl Message<'_> {
     }
 }
 
-/// Returns true if packets can be sent from an address: duplicate address detection is
-/// finished and found no duplicate.
-fn is_usable(flags: u32) -> bool {
-    let tentative = flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0;
-    !tentative && flags & IFA_F_DADFAILED == 0
+/// Returns true if packets cannot be sent from an address yet, because duplicate address
+/// detection has not ended.
+fn is_tentative(flags: u32) -> bool {
+    flags & IFA_F_TENTATIVE != 0 && flags & IFA_F_OPTIMISTIC == 0
 }
 
 /// Parses a `struct ifinfomsg`: family, pad, type (u16), index, flags, change; then
@@ -134,7 +144,9 @@ fn netdev(payload: &[u8]) -> Option<Netdev> {
         ifindex: u32_at(payload, 4)?,
         up: has(libc::IFF_UP),
         carrier: has(libc::IFF_LOWER_UP),
+        running: has(libc::IFF_RUNNING),
         loopback: has(libc::IFF_LOOPBACK),
+        autoconf: AUTOCONF.contains(&u16_at(payload, 2)?),
         ..Netdev::default()
     };
     let (mut link, mut stacked, mut elsewhere) = (None, false, false);

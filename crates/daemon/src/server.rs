@@ -23,8 +23,9 @@ use crate::ethtool;
 use crate::faults::CmFaults;
 use crate::group::Group;
 use crate::introductions::Introductions;
+use crate::ipv6_settings;
 use crate::journals::EndedJournals;
-use crate::links::Links;
+use crate::links::{Links, Queries};
 use crate::listener::{Listener, Lock};
 use crate::metrics::Metrics;
 use crate::namespace_use::NamespaceUse;
@@ -84,8 +85,6 @@ pub(crate) struct Server {
     pub(crate) deferred: VecDeque<ClientId>,
     /// Rounds of the event loop since the first of these messages.
     pub(crate) deferred_rounds: u32,
-    /// True if a program has ended or closed a device, so that GID tables may change.
-    pub(crate) has_freed_links: bool,
     /// Requests that cannot be answered yet.
     pub(crate) pending: Vec<Pending>,
     /// The readers of metrics, if there is a socket for them.
@@ -141,7 +140,10 @@ impl Server {
             place,
             tree,
             netdevs,
-            links: Links::new(ethtool::speed),
+            links: Links::new(Queries {
+                speed: ethtool::speed,
+                gives_link_local: ipv6_settings::gives_link_local,
+            }),
             configured_links: Vec::new(),
             group: None,
             stream_slots: Slots::default(),
@@ -157,7 +159,6 @@ impl Server {
             introductions: Introductions::default(),
             deferred: VecDeque::new(),
             deferred_rounds: 0,
-            has_freed_links: false,
             pending: Vec::new(),
             metrics: None,
             ended_journals: EndedJournals::default(),
@@ -198,9 +199,6 @@ impl Server {
             self.serve_connections();
             self.serve_pending();
             self.drop_slow_readers();
-            if std::mem::take(&mut self.has_freed_links) {
-                self.update_links();
-            }
             abandoned = self.is_abandoned();
         }
         self.send_deferred(true);
@@ -390,7 +388,6 @@ impl Server {
         self.poller.remove(&client);
         client.pidfd.iter().for_each(|fd| self.poller.remove(fd));
         self.pending.retain(|pending| pending.request.client != id);
-        self.has_freed_links |= client.has_links || !client.watched.is_empty();
         tracing::debug!(client = id, ?closed_by, "client disconnected");
         self.end_program(id);
         for owner in client.attachments.into_values() {

@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::net::SocketAddrV6;
+
 use common::{Ferroced, add, await_event, counter, delete, gids, link, next_event, subscribe};
-use ferroce_control::{Error, LinkEventKind, PhysicalState, PortState};
-use ferroce_testnet::{isolated, netdev};
+use ferroce_control::{Error, LinkEventKind, LinkInfo, PhysicalState, PortState};
+use ferroce_testnet::{deadline, isolated, netdev};
 
 /// Creates a veth pair with both ends up, and addresses at one.
 fn cable() {
@@ -35,96 +37,142 @@ fn loopback_has_two_addresses() {
     });
 }
 
-/// An address during duplicate address detection does not work yet, so the first IPv4
-/// address is the substitute for it.
+/// Returns a veth pair whose end `near` has an IPv4 address. Duplicate address detection of its
+/// link-local address takes 2 to 3 s.
+fn slow_cable() {
+    netdev::add_veth("near", "far");
+    netdev::add_address("near", "10.0.0.1/24");
+    netdev::set_detection_time("near", 2);
+}
+
+fn set_both_up() {
+    for name in ["near", "far"] {
+        netdev::set_up(name);
+    }
+}
+
+/// Waits until `is_so` returns true for link rxe0, and returns its state.
+fn await_state(is_so: impl Fn(&LinkInfo) -> bool) -> LinkInfo {
+    let mut now = link("rxe0");
+    deadline::until("a change of the link", || {
+        now = link("rxe0");
+        is_so(&now)
+    });
+    now
+}
+
+fn is_tentative(link: &LinkInfo) -> bool {
+    link.gid(0).is_some_and(|gid| gid.tentative)
+}
+
+/// Programs that start before and after the end of duplicate address detection must find the
+/// same address at index 0, as ranks of an MPI job do that exchange indices.
 #[test]
-fn address_is_listed_when_it_can_be_used() {
-    let name = "address_is_listed_when_it_can_be_used";
+fn index_0_is_the_same_during_and_after_duplicate_address_detection() {
+    let name = "index_0_is_the_same_during_and_after_duplicate_address_detection";
     isolated(name, || {
-        netdev::add_veth("near", "far");
-        netdev::add_address("near", "10.0.0.1/24");
+        slow_cable();
         let _ferroced = Ferroced::start();
+        set_both_up();
+        let address = netdev::await_tentative_link_local("near");
         add("rxe0", "near").unwrap();
-        let mut events = subscribe();
-        netdev::set_up("near");
-        netdev::set_up("far");
-        let mut now = link("rxe0");
-        while !now.gid(0).expect("index 0").address.is_ipv6() {
-            assert_eq!(gids(&now), ["0 10.0.0.1", "1 10.0.0.1"]);
-            now = await_event(&mut events, LinkEventKind::GidChange);
-        }
-        let found = now.gid(0).expect("index 0").address;
-        let address = std::net::SocketAddrV6::new(
-            match found {
-                std::net::IpAddr::V6(v6) => v6,
-                std::net::IpAddr::V4(v4) => panic!("{v4}"),
-            },
-            0,
-            0,
-            netdev::index("near"),
-        );
+        let during = link("rxe0");
+        let expected = [format!("0 {address}"), "1 10.0.0.1".into()];
+        assert_eq!(gids(&during), expected);
+        assert!(is_tentative(&during));
+        let after = await_state(|link| !is_tentative(link));
+        assert_eq!(gids(&after), expected);
+        let address = SocketAddrV6::new(address, 0, 0, netdev::index("near"));
         #[allow(clippy::disallowed_methods, reason = "an ordinary socket will do")]
         let bound = std::net::UdpSocket::bind(address);
         bound.expect("it can be sent from");
     });
 }
 
-/// Programs that start before and after the end of duplicate address detection must find the
-/// same address at index 0, as ranks of an MPI job do that exchange indices.
+/// The kernel reports the address to ferroced only when detection ends.
 #[test]
-fn index_keeps_its_address_while_a_program_uses_the_link() {
-    let name = "index_keeps_its_address_while_a_program_uses_the_link";
+fn netdev_that_starts_gets_its_link_local_address_at_index_0() {
+    let name = "netdev_that_starts_gets_its_link_local_address_at_index_0";
     isolated(name, || {
-        netdev::add_veth("near", "far");
-        netdev::add_address("near", "10.0.0.1/24");
+        slow_cable();
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
-        let mut events = subscribe();
-        let program = ferroce_control::attach("rxe0", 1).expect("attached");
+        let before = gids(&link("rxe0"));
+        assert_eq!(before, ["1 10.0.0.1"], "no substitute while it is down");
+        set_both_up();
+        let now = await_state(|link| link.gid(0).is_some());
+        assert!(is_tentative(&now));
+        let expected = [
+            format!("0 {}", netdev::await_tentative_link_local("near")),
+            "1 10.0.0.1".into(),
+        ];
+        assert_eq!(gids(&now), expected);
+
+        netdev::set_down("near");
+        await_state(|link| gids(link) == before);
         netdev::set_up("near");
-        netdev::set_up("far");
-        let mut now = await_event(&mut events, LinkEventKind::GidChange);
-        assert_eq!(gids(&now)[..2], ["0 10.0.0.1", "1 10.0.0.1"]);
-        assert!(now.gid(2).expect("index 2").address.is_ipv6());
-        drop(program);
-        while !now.gid(0).expect("index 0").address.is_ipv6() {
-            now = await_event(&mut events, LinkEventKind::GidChange);
-        }
-        assert_eq!(now.gid(0).unwrap().address, now.gid(2).unwrap().address);
+        let now = await_state(|link| link.gid(0).is_some());
+        assert_eq!(gids(&now), expected, "as before");
     });
 }
 
-/// A DHCP server may answer after the first program has started. The IPv4 address then gets an
-/// index of its own at once, and index 1 when no program uses the link.
 #[test]
-fn late_ipv4_address_gets_its_own_index_and_then_index_1() {
-    isolated(
-        "late_ipv4_address_gets_its_own_index_and_then_index_1",
-        || {
-            netdev::add_veth("near", "far");
-            for name in ["near", "far"] {
-                netdev::set_up(name);
-            }
-            netdev::await_link_local("near");
-            let _ferroced = Ferroced::start();
-            add("rxe0", "near").unwrap();
-            let mut events = subscribe();
-            let program = ferroce_control::attach("rxe0", 1).expect("attached");
-            let before = link("rxe0");
-            let link_local = before.gid(0).expect("index 0").address;
-            assert_eq!(before.gid(1).expect("index 1").address, link_local);
+fn address_of_another_host_leaves_the_table() {
+    isolated("address_of_another_host_leaves_the_table", || {
+        netdev::add_veth("near", "far");
+        netdev::set_mac("near", [2, 0, 0, 0, 0, 1]);
+        netdev::add_address("near", "10.0.0.1/24");
+        netdev::add_address("far", "fe80::ff:fe00:1/64");
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        set_both_up();
+        let now = await_state(|link| link.gid(0).is_some());
+        assert_eq!(gids(&now), ["0 fe80::ff:fe00:1", "1 10.0.0.1"]);
+        let now = await_state(|link| !is_tentative(link));
+        assert_eq!(gids(&now), ["0 10.0.0.1", "1 10.0.0.1"]);
+    });
+}
 
-            netdev::add_address("near", "10.0.0.1/24");
-            let now = await_event(&mut events, LinkEventKind::GidChange);
-            let (zero, one) = (format!("0 {link_local}"), format!("1 {link_local}"));
-            let expected = [&zero, &one, "2 10.0.0.1"];
-            assert_eq!(gids(&now), expected, "indices 0 and 1 are in use");
+#[test]
+fn substitute_stays_at_index_0_if_no_program_uses_the_link() {
+    let name = "substitute_stays_at_index_0_if_no_program_uses_the_link";
+    isolated(name, || {
+        netdev::add_veth("near", "far");
+        netdev::disable_link_local("near");
+        netdev::add_address("near", "10.0.0.1/24");
+        set_both_up();
+        let mut ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let now = await_state(|link| link.gid(0).is_some());
+        assert_eq!(gids(&now), ["0 10.0.0.1", "1 10.0.0.1"]);
+        let mut events = subscribe();
+        netdev::add_address("near", "fe80::7/64");
+        let now = await_event(&mut events, LinkEventKind::GidChange);
+        let expected = ["0 10.0.0.1", "1 10.0.0.1", "2 fe80::7"];
+        assert_eq!(gids(&now), expected);
+        ferroced.kill();
+        let _ferroced = Ferroced::start();
+        assert_eq!(gids(&link("rxe0")), expected, "after a restart, too");
+    });
+}
 
-            drop(program);
-            let now = await_event(&mut events, LinkEventKind::GidChange);
-            assert_eq!(gids(&now), [&zero, "1 10.0.0.1", "2 10.0.0.1"]);
-        },
-    );
+/// A DHCP server may answer after the link was added, and after the first program has started.
+#[test]
+fn late_ipv4_address_gets_index_1() {
+    isolated("late_ipv4_address_gets_index_1", || {
+        netdev::add_veth("near", "far");
+        set_both_up();
+        let link_local = netdev::await_tentative_link_local("near");
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let mut events = subscribe();
+        let _program = ferroce_control::attach("rxe0", 1).expect("attached");
+        let zero = format!("0 {link_local}");
+        assert_eq!(gids(&link("rxe0")), [zero.as_str()]);
+        netdev::add_address("near", "10.0.0.1/24");
+        let now = await_event(&mut events, LinkEventKind::GidChange);
+        assert_eq!(gids(&now), [zero.as_str(), "1 10.0.0.1"]);
+    });
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv6Addr};
 
-use ferroce_control::LinkInfo;
+use ferroce_control::{Gid, LinkInfo};
 use ferroce_roce::{AddressVector, VerbsError};
 
 /// A route to a peer as verbs describe it: `ibv_ah_attr`.
@@ -22,8 +22,11 @@ pub struct AhAttr {
 const DEFAULT_HOP_LIMIT: u8 = 64;
 
 impl AhAttr {
-    /// Returns the same route in IP addresses.
-    pub(crate) fn resolve(&self, link: &LinkInfo) -> Result<AddressVector, VerbsError> {
+    /// Returns the same route in IP addresses, and the entry of its source in the GID table.
+    pub(crate) fn resolve<'a>(
+        &self,
+        link: &'a LinkInfo,
+    ) -> Result<(&'a Gid, AddressVector), VerbsError> {
         let index = u32::from(self.sgid_index);
         let Some(gid) = link.gid(index) else {
             let known: Vec<String> = link.gids.iter().map(|gid| gid.index.to_string()).collect();
@@ -45,7 +48,7 @@ impl AhAttr {
                 gid.address
             )));
         }
-        Ok(AddressVector {
+        let av = AddressVector {
             source: gid.address,
             destination,
             sgid_index: self.sgid_index,
@@ -57,6 +60,7 @@ impl AhAttr {
             traffic_class: self.traffic_class,
             sl: self.sl,
             port: self.port,
-        })
+        };
+        Ok((gid, av))
     }
 }

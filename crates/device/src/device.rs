@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ferroce_control::LinkInfo;
 use ferroce_roce::{
-    Access, AccessError, AddressHandle, MemRef, Mr, Mw, MwKind, Pd, QpInit, Rereg, Srq, SrqInit,
-    VerbsError, Xrcd,
+    Access, AccessError, AddressHandle, AddressVector, MemRef, Mr, Mw, MwKind, Pd, QpInit, Rereg,
+    Srq, SrqInit, VerbsError, Xrcd,
 };
 use ferroce_wire::Mtu;
 
@@ -404,10 +404,17 @@ impl Device {
                 "iWARP has no address handles".into(),
             ));
         }
-        let link = self.link();
-        let av = attr.resolve(&link)?;
-        let is_local = self.shared.may_send_in_memory(&link, &av);
+        let av = self.resolve(attr)?;
+        let is_local = self.shared.may_send_in_memory(&self.link(), &av);
         Ok(AddressHandle::with_locality(Arc::clone(pd), av, is_local))
+    }
+
+    /// Returns a route in IP addresses, once its source address can be used.
+    pub(crate) fn resolve(&self, attr: &AhAttr) -> Result<AddressVector, VerbsError> {
+        let link = self.link();
+        let (gid, av) = attr.resolve(&link)?;
+        self.await_usable(gid)?;
+        Ok(av)
     }
 
     /// Sends deferred ACKs and posts that wait for more of them. Call it before the process

@@ -110,6 +110,7 @@ mod slowness;
 mod streams;
 mod supervisor;
 mod taps;
+mod tentative;
 mod token_pipe;
 
 pub use address::AhAttr;

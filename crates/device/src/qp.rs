@@ -110,7 +110,7 @@ impl Qp {
         }
         if mask.contains(AttrMask::AV) {
             attr.av = match ah {
-                Some(ah) => Some(ah.resolve(&self.device.link())?),
+                Some(ah) => Some(self.device.resolve(ah)?),
                 None => None,
             };
         }

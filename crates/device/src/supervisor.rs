@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ferroce_control::client::{Introduction, LinkUser, Tap};
-use ferroce_control::{LinkEvent, LinkEventKind, LinkInfo, PortState};
+use ferroce_control::{Gid, LinkEvent, LinkEventKind, LinkInfo, PortState};
 use ferroce_trace::{JournalFile, RingWriter};
 
 use crate::device::port_mtu;
@@ -114,7 +114,8 @@ impl Supervisor {
     /// Reports the changes of the link since its state was last known.
     pub(crate) fn catch_up(&self, link: LinkInfo) {
         let before = self.link();
-        let (gids, state) = (link.gids != before.gids, link.state());
+        let places = |link: &LinkInfo| link.gids.iter().map(Gid::place).collect::<Vec<_>>();
+        let (gids, state) = (places(&link) != places(&before), link.state());
         self.update(link);
         if gids {
             let event = AsyncEvent::GidChange;

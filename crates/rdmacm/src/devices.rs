@@ -1,13 +1,15 @@
 //! Devices of ids: one open device for each link, which all ids of the process share.
 
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use ferroce_cm::ports::Host;
-use ferroce_control::{LinkInfo, PerProcess};
+use ferroce_control::{Gid, LinkInfo, PerProcess};
 use ferroce_device::transport::Pd;
 use ferroce_device::{Device, list_links, start_thread};
 
+use crate::address::host;
 use crate::error::{Error, ErrorKind};
 use crate::{iwarp, lock};
 
@@ -51,6 +53,20 @@ impl LinkDevice {
     /// Returns the current state of the link.
     pub fn link(&self) -> Arc<LinkInfo> {
         self.0.device.link()
+    }
+
+    /// Waits until duplicate address detection of an address of the link ends.
+    pub(crate) fn await_usable(&self, host: Host) -> Result<(), Error> {
+        let link = self.link();
+        match link.gids.iter().find(|gid| is_of(gid, host)) {
+            Some(gid) => self.await_gid(gid),
+            None => Ok(()),
+        }
+    }
+
+    fn await_gid(&self, gid: &Gid) -> Result<(), Error> {
+        let usable = self.0.device.await_usable(gid);
+        usable.map_err(|error| Error::new(ErrorKind::AddressNotAvailable, error.to_string()))
     }
 }
 
@@ -142,9 +158,34 @@ pub(crate) fn by_address(host: Host) -> Result<LinkDevice, Error> {
 
 /// Returns true if the link has the address.
 fn has_address(link: &LinkInfo, host: Host) -> bool {
-    link.gids
-        .iter()
-        .any(|gid| gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex))
+    link.gids.iter().any(|gid| is_of(gid, host))
+}
+
+fn is_of(gid: &Gid, host: Host) -> bool {
+    gid.address == host.ip && (host.scope == 0 || host.scope == gid.ifindex)
+}
+
+/// Waits for an address from which packets to `destination` can be sent, if duplicate address
+/// detection of such an address has not ended. Returns false if there is none.
+pub(crate) fn await_source(destination: SocketAddr) -> Result<bool, Error> {
+    let to = host(destination);
+    let fits = |gid: &&Gid| {
+        let (IpAddr::V6(from), IpAddr::V6(to_ip)) = (gid.address, to.ip) else {
+            return false;
+        };
+        let is_local = to_ip.is_unicast_link_local();
+        let is_there = !is_local || gid.ifindex == to.scope;
+        gid.tentative && from.is_unicast_link_local() == is_local && is_there
+    };
+    let links = links()?;
+    let mut found = links.iter().flat_map(|link| {
+        let gids = link.gids.iter().filter(fits);
+        gids.map(move |gid| (link, gid))
+    });
+    match found.next() {
+        Some((link, gid)) => find_or_open(link)?.await_gid(gid).map(|()| true),
+        None => Ok(false),
+    }
 }
 
 /// Returns true if a link of type siw has the address; with the wildcard, if there is one.

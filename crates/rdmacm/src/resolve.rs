@@ -12,7 +12,7 @@ use crate::address::{any, host, with_port};
 use crate::channel::ChannelEvent;
 use crate::client::ControlClient;
 use crate::devices::{self, LinkDevice};
-use crate::error::{Error, no_port, unexpected_answer};
+use crate::error::{Error, ErrorKind, no_port, unexpected_answer};
 use crate::id::{Binding, Id, Port, Shared, State};
 use crate::iwarp::{self, TcpListener};
 use crate::lookup;
@@ -147,15 +147,18 @@ fn bind(id: &Arc<Shared>, address: SocketAddr) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the device of an address; None for the wildcard and for loopback addresses. As in
-/// the kernel, an id that is bound to a loopback address has no device before it is
-/// connected. libfabric relies on it.
+/// Returns the device of an address, once packets can be sent from it; None for the wildcard
+/// and for loopback addresses. As in the kernel, an id that is bound to a loopback address has
+/// no device before it is connected. libfabric relies on it.
 fn device_of(source: Host) -> Result<Option<LinkDevice>, Error> {
     if source.ip.is_unspecified() || source.ip.is_loopback() {
         return Ok(None);
     }
     match devices::by_address(source) {
-        Ok(device) => Ok(Some(device)),
+        Ok(device) => {
+            device.await_usable(source)?;
+            Ok(Some(device))
+        }
         Err(error) => {
             lookup::check_local(source)?;
             Err(error)
@@ -273,7 +276,7 @@ fn start_resolving(
         to = devices::first_address(to.ip.is_ipv4()).map_err(Refusal::Event)?;
     }
     let destination = with_port(to, destination.port());
-    let source = lookup::source_for(destination, host(bound)).map_err(Refusal::Event)?;
+    let source = source_for(destination, host(bound)).map_err(Refusal::Event)?;
     let device = devices::by_address(source).map_err(Refusal::Event)?;
     let route = (to, destination.port());
     let port = match before {
@@ -297,6 +300,20 @@ fn start_resolving(
         true => None,
         false => Discovery::start(source, destination),
     })
+}
+
+/// Returns the address from which packets to `destination` leave. Waits for it if the only
+/// addresses are those whose duplicate address detection has not ended.
+fn source_for(destination: SocketAddr, bound: Host) -> Result<Host, Error> {
+    match lookup::source_for(destination, bound) {
+        Err(error)
+            if error.kind() == ErrorKind::AddressNotAvailable
+                && devices::await_source(destination)? =>
+        {
+            lookup::source_for(destination, bound)
+        }
+        found => found,
+    }
 }
 
 fn set_route(id: &Arc<Shared>, source: Host, destination: (Host, u16)) -> Result<Port, Error> {

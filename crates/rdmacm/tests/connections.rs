@@ -5,7 +5,7 @@
 mod ferroced;
 
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use ferroce_device::{Cq, Qp};
 use ferroce_rdmacm::{
     ConnParams, Event, EventChannel, EventKind, Id, PortSpace, QpConfig, RESOLVE_TIMEOUT, Reason,
 };
-use ferroce_testnet::{deadline, isolated, signals};
+use ferroce_testnet::{deadline, isolated, netdev, signals};
 
 fn on_loopback(name: &str, body: impl FnOnce()) {
     isolated(name, || {
@@ -112,6 +112,40 @@ fn two_ids_connect_and_disconnect() {
         let ended = next(&there);
         assert!(ended.id.is_same(&passive));
         assert!(matches!(ended.kind, EventKind::Disconnected { errno: 0 }));
+    });
+}
+
+/// Binding and resolving wait until the kernel sends from the address, which takes 2 to 3 s here.
+#[test]
+fn ids_wait_for_duplicate_address_detection() {
+    isolated("ids_wait_for_duplicate_address_detection", || {
+        netdev::add_veth("near", "far");
+        netdev::set_detection_time("near", 2);
+        for name in ["near", "far"] {
+            netdev::set_up(name);
+        }
+        let address = netdev::await_tentative_link_local("near");
+        let _ferroced = ferroced::Ferroced::start();
+        ferroced::add_link("rxe0", "near");
+        let [here, there] = [(); 2].map(|()| EventChannel::new().expect("a channel"));
+        let listener = Id::new(&there, PortSpace::Tcp, QpType::Rc).expect("an id");
+        let to = SocketAddrV6::new(address, 4000, 0, netdev::index("near")).into();
+        #[allow(clippy::disallowed_methods, reason = "two calls wait at once")]
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                listener.bind(to).expect("bound");
+                listener.listen(4).expect("listening");
+            });
+            let id = Id::new(&here, PortSpace::Tcp, QpType::Rc).expect("an id");
+            id.resolve_addr(None, to, RESOLVE_TIMEOUT)
+                .expect("resolving");
+            assert!(matches!(next(&here).kind, EventKind::AddressResolved));
+        });
+        let (_active, _qp, _cq) = connect(&here, to);
+        let passive = request(&there);
+        let _queues = queue_pair(&passive);
+        passive.accept(&ConnParams::default()).expect("accepted");
+        assert!(matches!(next(&here).kind, EventKind::Established(_)));
     });
 }
 

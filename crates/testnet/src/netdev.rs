@@ -2,7 +2,7 @@
 //! functions panic when the kernel refuses.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use crate::deadline;
 use crate::netlink::Body;
@@ -147,16 +147,45 @@ pub fn await_link_local(name: &str) {
     const TENTATIVE: u32 = 0x40;
     deadline::until(
         "a link-local address after duplicate address detection",
-        || link_local_flags(name).is_some_and(|flags| flags & TENTATIVE == 0),
+        || link_local(name).is_some_and(|(_, flags)| flags & TENTATIVE == 0),
     );
 }
 
-/// Returns the flags of a netdev's link-local address, if it has one.
-fn link_local_flags(name: &str) -> Option<u32> {
+/// Waits until a netdev has a link-local address, which may be in duplicate address detection.
+/// Returns the address.
+///
+/// # Panics
+/// If the address is gone.
+pub fn await_tentative_link_local(name: &str) -> Ipv6Addr {
+    deadline::until("a link-local address", || link_local(name).is_some());
+    link_local(name).expect("a link-local address").0
+}
+
+/// Returns a netdev's link-local address with its flags, if it has one.
+fn link_local(name: &str) -> Option<(Ipv6Addr, u32)> {
     let table = std::fs::read_to_string("/proc/thread-self/net/if_inet6").ok()?;
     let mut lines = table.lines().filter(|line| line.starts_with("fe80"));
     let line = lines.find(|line| line.trim_end().ends_with(name))?;
-    u32::from_str_radix(line.split_whitespace().nth(4)?, 16).ok()
+    let mut words = line.split_whitespace();
+    let address = u128::from_str_radix(words.next()?, 16).ok()?;
+    let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
+    Some((address.into(), flags))
+}
+
+/// Makes duplicate address detection of a netdev last for as many seconds, and up to one more.
+pub fn set_detection_time(name: &str, seconds: u32) {
+    set_ipv6_option(name, "dad_transmits", seconds);
+}
+
+/// Makes the kernel give a netdev no link-local address.
+pub fn disable_link_local(name: &str) {
+    set_ipv6_option(name, "addr_gen_mode", 1);
+}
+
+fn set_ipv6_option(name: &str, option: &str, value: u32) {
+    let path = format!("/proc/sys/net/ipv6/conf/{name}/{option}");
+    let result = std::fs::write(&path, value.to_string());
+    result.unwrap_or_else(|error| panic!("{path}: {error}"));
 }
 
 fn add_link(kind: &str, body: Body, name: &str, data: Body) -> io::Result<()> {

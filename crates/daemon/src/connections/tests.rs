@@ -27,6 +27,7 @@ fn link(index: u32, address: IpAddr) -> LinkInfo {
             address,
             ifindex: 3,
             netdev: "eth0".into(),
+            tentative: false,
         }],
         ..LinkInfo::new(&format!("rxe{index}"), "eth0", 3)
     }

@@ -9,10 +9,12 @@ use super::*;
 const ETH: Netdev = Netdev {
     ifindex: 2,
     loopback: false,
+    is_complete: true,
 };
 const LO: Netdev = Netdev {
     ifindex: 1,
     loopback: true,
+    is_complete: true,
 };
 
 fn on(ifindex: u32, address: &str) -> Entry {
@@ -24,14 +26,7 @@ fn on(ifindex: u32, address: &str) -> Entry {
 
 fn updated(table: &mut GidTable, netdev: Netdev, addresses: &[&str]) -> Vec<String> {
     let entries: Vec<_> = addresses.iter().map(|a| on(netdev.ifindex, a)).collect();
-    table.update(netdev, &entries, false);
-    shown(table)
-}
-
-/// Updates the table of a link that a program uses.
-fn updated_in_use(table: &mut GidTable, addresses: &[&str]) -> Vec<String> {
-    let entries: Vec<_> = addresses.iter().map(|a| on(ETH.ifindex, a)).collect();
-    table.update(ETH, &entries, true);
+    table.update(netdev, &entries);
     shown(table)
 }
 
@@ -68,21 +63,30 @@ fn without_ipv6_both_indices_are_the_ipv4_address() {
 }
 
 #[test]
-fn without_ipv4_index_1_is_the_next_ipv6() {
-    assert_eq!(fresh(ETH, &["fe80::1"]), ["0 fe80::1", "1 fe80::1"]);
+fn without_ipv4_index_1_is_free() {
+    assert_eq!(fresh(ETH, &["fe80::1"]), ["0 fe80::1"]);
     let two = fresh(ETH, &["2001:db8::1", "fe80::1"]);
-    assert_eq!(two, ["0 fe80::1", "1 2001:db8::1", "2 2001:db8::1"]);
+    assert_eq!(two, ["0 fe80::1", "2 2001:db8::1"]);
     let global = fresh(ETH, &["2001:db8::1"]);
-    assert_eq!(global, ["0 2001:db8::1", "1 2001:db8::1", "2 2001:db8::1"]);
+    assert_eq!(global, ["0 2001:db8::1", "2 2001:db8::1"]);
 }
 
 #[test]
-fn unused_substitute_gives_way_to_the_reserved_address() {
+fn substitute_keeps_its_index() {
     let mut table = GidTable::default();
-    updated(&mut table, ETH, &["10.0.0.1"]);
+    let substitute = updated(&mut table, ETH, &["10.0.0.1"]);
+    assert_eq!(substitute, ["0 10.0.0.1", "1 10.0.0.1"]);
     let late_link_local = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
-    assert_eq!(late_link_local, ["0 fe80::1", "1 10.0.0.1"]);
+    let expected = ["0 10.0.0.1", "1 10.0.0.1", "2 fe80::1"];
+    assert_eq!(late_link_local, expected);
+    let more = updated(&mut table, ETH, &["10.0.0.1", "fe80::1", "fd00::1"]);
+    assert_eq!(more[..3], expected);
+    let gone = updated(&mut table, ETH, &["fe80::1", "fd00::1"]);
+    assert_eq!(gone, ["0 fe80::1", "2 fe80::1", "3 fd00::1"]);
+}
 
+#[test]
+fn late_ipv4_address_gets_index_1() {
     let mut table = GidTable::default();
     updated(&mut table, ETH, &["fe80::1", "fd00::1"]);
     let late_ipv4 = updated(&mut table, ETH, &["fe80::1", "fd00::1", "10.0.0.1"]);
@@ -90,25 +94,36 @@ fn unused_substitute_gives_way_to_the_reserved_address() {
 }
 
 #[test]
-fn index_in_use_keeps_its_substitute_when_detection_ends() {
+fn netdev_that_does_not_run_gets_no_substitute() {
+    let down = Netdev {
+        is_complete: false,
+        ..ETH
+    };
     let mut table = GidTable::default();
-    assert_eq!(
-        updated(&mut table, ETH, &["10.0.0.1"]),
-        ["0 10.0.0.1", "1 10.0.0.1"]
-    );
-    let in_use = updated_in_use(&mut table, &["10.0.0.1", "fe80::1"]);
-    assert_eq!(in_use, ["0 10.0.0.1", "1 10.0.0.1", "2 fe80::1"]);
-    let more = updated_in_use(&mut table, &["10.0.0.1", "fe80::1", "fd00::1"]);
-    assert_eq!(more[..3], in_use, "later addresses change nothing");
-    let unused = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
-    assert_eq!(unused, ["0 fe80::1", "1 10.0.0.1", "2 fe80::1"]);
+    let added = updated(&mut table, down, &["10.0.0.1"]);
+    assert_eq!(added, ["1 10.0.0.1"], "the link-local address is to come");
+    let both = ["0 fe80::1", "1 10.0.0.1"];
+    let up = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
+    assert_eq!(up, both);
+    assert_eq!(updated(&mut table, down, &["10.0.0.1"]), ["1 10.0.0.1"]);
+    let up_again = updated(&mut table, ETH, &["10.0.0.1", "fe80::1"]);
+    assert_eq!(up_again, both);
 
     let mut table = GidTable::default();
-    updated(&mut table, ETH, &["fe80::1"]);
-    let late_ipv4 = updated_in_use(&mut table, &["fe80::1", "10.0.0.1"]);
-    assert_eq!(late_ipv4, ["0 fe80::1", "1 fe80::1", "2 10.0.0.1"]);
-    let gone = updated_in_use(&mut table, &["10.0.0.1"]);
-    assert_eq!(gone, ["0 10.0.0.1", "1 10.0.0.1", "2 10.0.0.1"]);
+    let without_ipv6 = ["0 10.0.0.1", "1 10.0.0.1"];
+    assert_eq!(updated(&mut table, ETH, &["10.0.0.1"]), without_ipv6);
+    let down = updated(&mut table, down, &["10.0.0.1"]);
+    assert_eq!(down, without_ipv6, "an index keeps its address");
+}
+
+#[test]
+fn substitute_survives_a_restart() {
+    let mut table = GidTable::default();
+    let before = updated(&mut table, ETH, &["10.0.0.1"]);
+    let saved = serde_json::to_string(&table).unwrap();
+    let mut table: GidTable = serde_json::from_str(&saved).unwrap();
+    let after = updated(&mut table, ETH, &["fe80::1", "10.0.0.1"]);
+    assert_eq!(after[..2], before);
 }
 
 #[test]
@@ -142,7 +157,7 @@ fn addresses_keep_their_indices_and_free_ones_are_reused() {
 fn netdevs_above_get_no_reserved_index() {
     let mut table = GidTable::default();
     let vlan = 7;
-    table.update(ETH, &[on(vlan, "10.1.0.1"), on(vlan, "fe80::1")], false);
+    table.update(ETH, &[on(vlan, "10.1.0.1"), on(vlan, "fe80::1")]);
     assert_eq!(
         shown(&table),
         ["0 10.1.0.1", "1 10.1.0.1", "2 10.1.0.1", "3 fe80::1"]
@@ -153,7 +168,8 @@ fn netdevs_above_get_no_reserved_index() {
         on(2, "fe80::1"),
         on(2, "10.0.0.1"),
     ];
-    table.update(ETH, &all, false);
+    let mut table = GidTable::default();
+    table.update(ETH, &all);
     assert_eq!(
         shown(&table),
         ["0 fe80::1", "1 10.0.0.1", "2 10.1.0.1", "3 fe80::1"]
@@ -168,7 +184,7 @@ fn full_table_ignores_addresses() {
         .map(|n| on(2, &Ipv4Addr::from(0x0A00_0000 + n).to_string()))
         .collect();
     let mut table = GidTable::default();
-    table.update(ETH, &many, false);
+    table.update(ETH, &many);
     let entries = table.entries();
     assert_eq!(entries.len(), 1024, "index 0 is stood in for");
     assert_eq!(entries.last().unwrap().0, 1023);
@@ -191,7 +207,7 @@ proptest! {
         ];
         let mut present: Vec<Entry> = Vec::new();
         let mut table = GidTable::default();
-        for (which, add, is_used) in steps {
+        for (which, add, is_complete) in steps {
             let entry = on(2, pool[which]);
             let before = own_indices(&table);
             let shown = table.entries();
@@ -199,8 +215,8 @@ proptest! {
             if add {
                 present.push(entry);
             }
-            table.update(ETH, &present, is_used);
-            let kept = shown.iter().filter(|(_, entry)| is_used && present.contains(entry));
+            table.update(Netdev { is_complete, ..ETH }, &present);
+            let kept = shown.iter().filter(|(_, entry)| present.contains(entry));
             for kept in kept {
                 prop_assert!(table.entries().contains(kept), "{:?} moved", kept);
             }
@@ -213,8 +229,10 @@ proptest! {
             prop_assert_eq!(after.len(), present.len(), "each has a place");
             let entries = table.entries();
             prop_assert!(entries.iter().all(|(_, e)| present.contains(e)), "all work");
-            let low: Vec<u32> = entries.iter().map(|(i, _)| *i).take(2).collect();
-            prop_assert!(present.is_empty() || low == [0, 1], "guides work");
+            let has = |index| entries.iter().any(|(i, _)| *i == index);
+            prop_assert!(present.is_empty() || !is_complete || has(0), "index 0 works");
+            let has_ipv4 = present.iter().any(|e| e.address.is_ipv4());
+            prop_assert!(!has_ipv4 || has(1), "guides work");
             let mut sorted: Vec<u32> = entries.iter().map(|(i, _)| *i).collect();
             sorted.dedup();
             prop_assert_eq!(sorted.len(), entries.len());

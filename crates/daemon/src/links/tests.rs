@@ -12,6 +12,7 @@ fn netdev(ifindex: u32, name: &str, mtu: u32) -> Netdev {
         name: name.into(),
         up: true,
         carrier: true,
+        running: true,
         mtu,
         mac: [0x52, 0x54, 0, 0xd5, 0xe0, 0xfb],
         ..Netdev::default()
@@ -24,7 +25,7 @@ fn address(ifindex: u32, text: &str) -> Change {
             address: text.parse().unwrap(),
             ifindex,
         },
-        usable: true,
+        tentative: false,
     }
 }
 
@@ -53,8 +54,16 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
     }
 }
 
+/// Returns no links yet. The kernel gives their netdevs link-local addresses.
+fn links_at(speed: fn(&str) -> Option<u32>) -> Links {
+    Links::new(Queries {
+        speed,
+        gives_link_local: |_| true,
+    })
+}
+
 fn refused(config: LinkConfig) -> (i32, String) {
-    let mut links = Links::new(|_| None);
+    let mut links = links_at(|_| None);
     links
         .add(self::config("there", "eth0"), &netdevs())
         .unwrap();
@@ -110,7 +119,7 @@ fn refusals_name_the_value_and_the_remedy() {
 
 #[test]
 fn netdev_takes_one_link_of_each_type() {
-    let mut links = Links::new(|_| None);
+    let mut links = links_at(|_| None);
     let siw = |name| LinkConfig {
         kind: "siw".into(),
         crc: false,
@@ -131,7 +140,7 @@ fn netdev_takes_one_link_of_each_type() {
 
 #[test]
 fn siw_refuses_options_of_packets() {
-    let mut links = Links::new(|_| None);
+    let mut links = links_at(|_| None);
     let siw = LinkConfig {
         kind: "siw".into(),
         local: false,
@@ -176,7 +185,7 @@ fn siw_refuses_options_of_packets() {
 
 #[test]
 fn mtus_that_do_not_fit_are_refused() {
-    let mut links = Links::new(|_| None);
+    let mut links = links_at(|_| None);
     let with = |mtu| LinkConfig {
         mtu: Some(mtu),
         ..config("x", "eth0")
@@ -195,7 +204,7 @@ fn mtus_that_do_not_fit_are_refused() {
 #[test]
 fn speed_is_the_chosen_one_or_that_of_the_netdev() {
     let speed_of = |speed, netdevs_speed: fn(&str) -> Option<u32>| {
-        let mut links = Links::new(netdevs_speed);
+        let mut links = links_at(netdevs_speed);
         let config = LinkConfig {
             speed,
             ..config("x", "eth0")
@@ -217,7 +226,7 @@ fn speed_is_the_chosen_one_or_that_of_the_netdev() {
 
 #[test]
 fn unknown_link_is_refused_with_the_known_names() {
-    let mut links = Links::new(|_| None);
+    let mut links = links_at(|_| None);
     let words = links.find("rxe0").unwrap_err().message;
     assert!(words.contains("`ferroce link add"), "{words}");
     links.add(config("rxe1", "eth0"), &netdevs()).unwrap();
@@ -231,7 +240,7 @@ fn unknown_link_is_refused_with_the_known_names() {
 #[test]
 fn changes_of_netdevs_become_events() {
     let mut all = netdevs();
-    let mut links = Links::new(|_| Some(10_000));
+    let mut links = links_at(|_| Some(10_000));
     let info = links.add(config("rxe0", "eth0"), &all).unwrap().link;
     assert_eq!(info.active_mtu, 1024);
     assert_eq!(
@@ -239,14 +248,10 @@ fn changes_of_netdevs_become_events() {
         [0x50, 0x54, 0x00, 0xff, 0xfe, 0xd5, 0xe0, 0xfb]
     );
     assert_eq!(info.speed_mbps, Some(10_000));
-    assert!(links.refresh(&all, |_| false).is_empty());
+    assert!(links.refresh(&all).is_empty());
 
     let mut kinds = |all: &Netdevs| -> Vec<LinkEventKind> {
-        links
-            .refresh(all, |_| false)
-            .into_iter()
-            .map(|e| e.kind)
-            .collect()
+        links.refresh(all).into_iter().map(|e| e.kind).collect()
     };
     let mut eth0 = netdev(2, "eth0", 1500);
     eth0.carrier = false;
@@ -270,13 +275,69 @@ fn changes_of_netdevs_become_events() {
 #[test]
 fn port_that_goes_down_is_counted() {
     let mut all = netdevs();
-    let mut links = Links::new(|_| None);
+    let mut links = links_at(|_| None);
     links.add(config("rxe0", "eth0"), &all).unwrap();
     let mut eth0 = netdev(2, "eth0", 1500);
     eth0.up = false;
     all.apply(Change::Netdev(eth0));
-    let event = links.refresh(&all, |_| false).remove(0);
+    let event = links.refresh(&all).remove(0);
     assert_eq!(event.link.physical_state(), PhysicalState::Disabled);
     let link = links.by_index(0).unwrap();
     assert_eq!(link.totals.0[Counter::LinkDowned as usize], 1);
+}
+
+/// The kernel may report that a netdev runs before it has added the link-local address.
+#[test]
+fn index_0_waits_for_the_link_local_address() {
+    let mut all = netdevs();
+    let running = Netdev {
+        autoconf: true,
+        ..netdev(2, "eth0", 1500)
+    };
+    let down = Netdev {
+        running: false,
+        ..running.clone()
+    };
+    all.apply(Change::Netdev(down));
+    let mut links = links_at(|_| None);
+    links.add(config("rxe0", "eth0"), &all).unwrap();
+    let gids = |links: &Links| -> Vec<(u32, String)> {
+        let gids = links.by_index(0).unwrap().info.gids.iter();
+        gids.map(|gid| (gid.index, gid.address.to_string()))
+            .collect()
+    };
+    assert!(!links.await_link_local(), "the netdev is down");
+    all.apply(Change::Netdev(running));
+    links.refresh(&all);
+    assert_eq!(gids(&links), [(1, "10.0.0.1".into())]);
+    assert!(links.await_link_local());
+    all.apply(address(2, "fe80::1"));
+    links.refresh(&all);
+    let both = [(0, "fe80::1".into()), (1, "10.0.0.1".into())];
+    assert_eq!(gids(&links), both);
+    assert!(!links.await_link_local());
+
+    all.apply(Change::AddressGone(Entry {
+        address: "fe80::1".parse().unwrap(),
+        ifindex: 2,
+    }));
+    links.refresh(&all);
+    let substitute = [(0, "10.0.0.1".into()), (1, "10.0.0.1".into())];
+    assert_eq!(gids(&links), substitute, "the kernel gives it no other");
+}
+
+#[test]
+fn netdev_without_ipv6_gets_a_substitute_at_once() {
+    let mut all = netdevs();
+    all.apply(Change::Netdev(Netdev {
+        autoconf: true,
+        ..netdev(2, "eth0", 1500)
+    }));
+    let mut links = Links::new(Queries {
+        speed: |_| None,
+        gives_link_local: |_| false,
+    });
+    let link = links.add(config("rxe0", "eth0"), &all).unwrap().link;
+    let indices: Vec<u32> = link.gids.iter().map(|gid| gid.index).collect();
+    assert_eq!(indices, [0, 1]);
 }

@@ -8,6 +8,7 @@ fn gid(index: u32, address: &str) -> Gid {
         address: address.parse().unwrap(),
         ifindex: 2,
         netdev: "eth0".into(),
+        tentative: false,
     }
 }
 

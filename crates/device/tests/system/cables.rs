@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use ferroce_control::find_daemon;
-use ferroce_device::transport::QpType;
+use ferroce_device::transport::{QpState, QpType};
 use ferroce_testnet::{isolated, netdev, netfilter};
 
 use crate::support::ferroced::add_link;
@@ -19,6 +19,7 @@ fn connect_machines(mtu: u32) -> (Ferroced, Stranger) {
     netdev::add_veth("near", "far");
     netdev::move_to("far", File::open(place).expect("its namespace"));
     netdev::set_mtu("near", mtu);
+    netdev::set_detection_time("near", 2);
     netdev::add_address("near", "10.0.0.1/24");
     netdev::add_address("near", "fd00::1/64");
     netdev::set_up("near");
@@ -144,13 +145,38 @@ fn transfer_over_a_bottleneck_completes() {
     });
 }
 
-/// Link-local addresses are valid on one netdev only.
+/// Link-local addresses are valid on one netdev only. Queue pairs wait until duplicate address
+/// detection ends, which takes 2 to 3 s here.
 #[test]
-fn transfer_between_link_local_addresses() {
-    isolated("cables::transfer_between_link_local_addresses", || {
+fn transfer_between_link_local_addresses_starts_during_detection() {
+    let name = "cables::transfer_between_link_local_addresses_starts_during_detection";
+    isolated(name, || {
         let (_ferroced, mut other) = connect_machines(1500);
-        assert_eq!(other.0.ask("link-local far"), "usable");
-        await_link_local_gid("near");
+        assert_eq!(other.0.ask("link-local"), "listed");
+        let gid = await_link_local_gid();
+        assert!(gid.tentative, "{gid:?}");
         transfer(other, 0, 3, || true);
+    });
+}
+
+#[test]
+fn queue_pair_cannot_use_the_address_of_another_host() {
+    let name = "cables::queue_pair_cannot_use_the_address_of_another_host";
+    isolated(name, || {
+        netdev::add_veth("near", "far");
+        netdev::set_mac("near", [2, 0, 0, 0, 0, 1]);
+        netdev::add_address("far", "fe80::ff:fe00:1/64");
+        for name in ["near", "far"] {
+            netdev::set_up(name);
+        }
+        netdev::await_tentative_link_local("near");
+        let _ferroced = Ferroced::start();
+        add_link(LINK, "near");
+        let mut end = Endpoint::open(QpType::Rc, 0);
+        let peer = end.introduction();
+        let error = end.try_connect(&peer).unwrap_err();
+        let expected = "rxe0 has lost the address fe80::ff:fe00:1 before duplicate address";
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(end.state(), QpState::Init);
     });
 }

@@ -40,6 +40,12 @@ impl Endpoint {
         self.0.connect(theirs).expect("it connects");
     }
 
+    /// Moves the queue pair to RTS, if the device permits.
+    pub(crate) fn try_connect(&mut self, theirs: &Introduction) -> Result<(), String> {
+        let connected = self.0.connect(theirs);
+        connected.map_err(|error| format!("{error:#}"))
+    }
+
     /// Posts a WRITE to the same offset of the peer's memory.
     pub(crate) fn write(&self, wr_id: u64, offset: u64, length: u32) {
         self.0.write(wr_id, offset, length).expect("room");

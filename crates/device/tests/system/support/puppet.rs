@@ -1,7 +1,9 @@
 //! Another process, which follows orders.
 
 use std::io::Write;
+use std::net::IpAddr;
 
+use ferroce_control::Gid;
 use ferroce_device::transport::{Arm, QpType, SendOp};
 use ferroce_testnet::{deadline, netdev, netfilter, role};
 
@@ -85,8 +87,8 @@ fn role() {
                 "losing".into()
             }
             "link-local" => {
-                await_link_local_gid(rest);
-                "usable".into()
+                await_link_local_gid();
+                "listed".into()
             }
             _ => perform(endpoint.as_mut().expect("opened"), order, rest),
         };
@@ -128,18 +130,17 @@ fn settle(order: &str) -> Ferroced {
     ferroced
 }
 
-/// Waits until GID 0 is the link-local address of the netdev, and duplicate address
-/// detection has ended.
-pub(crate) fn await_link_local_gid(netdev: &str) {
-    netdev::await_link_local(netdev);
-    deadline::until("its GID", || {
+/// Waits until index 0 shows the link-local address of the netdev.
+pub(crate) fn await_link_local_gid() -> Gid {
+    let first = || {
         let links = ferroce_device::list_links().expect("listed");
-        let first = links[0].gids.iter().find(|gid| gid.index == 0);
-        first.is_some_and(|gid| match gid.address {
-            std::net::IpAddr::V6(v6) => v6.is_unicast_link_local(),
-            std::net::IpAddr::V4(_) => false,
-        })
-    });
+        links[0].gid(0).cloned()
+    };
+    deadline::until("GID 0", || first().is_some());
+    let gid = first().expect("it stays");
+    let is_local = matches!(gid.address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    assert!(is_local, "{gid:?}");
+    gid
 }
 
 /// Follows an order that needs a device.
