@@ -223,6 +223,7 @@ fn try_receive(
 }
 
 /// Passes a checked packet to the datagram, requester or responder side of a queue pair.
+#[inline(always)]
 fn take(
     cx: &mut Context,
     qp: &mut Qp,
@@ -238,6 +239,7 @@ fn take(
 }
 
 /// Passes a packet to a queue pair that will pin the peer's UDP port.
+#[cold]
 fn receive_first(
     cx: &mut Context,
     qp: &mut Qp,
@@ -258,6 +260,7 @@ fn receive_first(
 }
 
 /// Delivers a copy of the datagram to every member that accepts it.
+#[inline(never)]
 fn receive_multicast(
     cx: &mut Context,
     qps: &mut QpTable,
@@ -292,6 +295,7 @@ fn receive_multicast(
 }
 
 /// Checks type, state, addresses, partition and Q_Key.
+#[inline(always)]
 fn check(qp: &Qp, datagram: &Datagram<'_>, packet: &Packet<'_>) -> Result<(), Drop> {
     let opcode = packet.opcode();
     if !fits(qp, opcode) {
@@ -350,17 +354,18 @@ fn fits(qp: &Qp, opcode: Opcode) -> bool {
     }
 }
 
+#[inline(always)]
 fn check_icrc(
     cx: &Context,
     qp: &mut Qp,
     datagram: &Datagram<'_>,
     packet: &Packet<'_>,
 ) -> Result<(), Drop> {
-    if !cx.checks_icrc() || datagram.ip_id == IpId::InMemory {
+    if !cx.checks_icrc() || datagram.ip_id == IpId::InMemory || icrc_fits(qp, datagram) {
         return Ok(());
     }
     let flush = packet.opcode().operation() == Operation::Flush;
-    let good = icrc_fits(qp, datagram) || flush && flush_icrc_fits(qp, datagram);
+    let good = flush && flush_icrc_fits(qp, datagram);
     good.then_some(()).ok_or(Drop::BadIcrc)
 }
 

@@ -176,6 +176,12 @@ impl Batch {
         entry.header.set_ack_req();
     }
 
+    /// Returns true if a packet could not be read.
+    #[inline]
+    pub(crate) fn has_faults(&self) -> bool {
+        !self.faults.is_empty()
+    }
+
     /// Returns queue pair, origin and fault of each packet that could not be read.
     pub(crate) fn faults(&self) -> impl Iterator<Item = (u32, Origin, Fault)> + '_ {
         self.faults.iter().map(|&(number, fault)| {

@@ -100,7 +100,8 @@ impl Qp {
         let (mut bytes, before) = (0u32, self.req.una);
         let mut response_lost = false;
         // One ACK may complete many work requests: lock the completion queue once.
-        let cq = self.send_cq.clone();
+        // It leaves its place meanwhile: to count a reference takes two locked instructions.
+        let cq = self.send_cq.take();
         let mut open = cq.as_deref().map(Cq::open);
         while left > 0 {
             let Some(wqe) = self.sq.front() else {
@@ -127,6 +128,7 @@ impl Qp {
             }
         }
         drop(open);
+        self.send_cq = cq;
         if self.req.una != before {
             self.note_progress(cx, bytes);
         }
