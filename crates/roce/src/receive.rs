@@ -92,24 +92,26 @@ impl<'a> Datagram<'a> {
         if self.payload.is_empty() {
             return None;
         }
-        let rest = self.skip(1, segment);
-        let first = &self.payload[..self.payload.len() - rest.payload.len()];
-        let first = Datagram {
-            payload: first,
-            ..*self
-        };
+        let (mut first, mut rest) = (*self, *self);
+        first.payload = self.first_payload(segment);
+        rest.skip(1, segment);
         Some((first, rest))
     }
 
-    /// Returns the buffer without its first `count` segments.
+    /// Returns the payload of the first segment; nothing if the buffer is empty.
     #[inline]
-    pub fn skip(&self, count: usize, segment: usize) -> Datagram<'a> {
+    pub fn first_payload(&self, segment: usize) -> &'a [u8] {
+        let bytes = segment.max(1).min(self.payload.len());
+        &self.payload[..bytes]
+    }
+
+    /// Removes the first `count` segments. It works in place: to copy the addresses for each packet
+    /// takes longer than the rest.
+    #[inline]
+    pub fn skip(&mut self, count: usize, segment: usize) {
         let bytes = count * segment.max(1);
-        Datagram {
-            payload: self.payload.get(bytes..).unwrap_or_default(),
-            ip_id: self.ip_id.later(count),
-            ..*self
-        }
+        self.payload = self.payload.get(bytes..).unwrap_or_default();
+        self.ip_id = self.ip_id.later(count);
     }
 }
 
