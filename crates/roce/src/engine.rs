@@ -488,6 +488,12 @@ impl Engine {
         }
     }
 
+    /// Returns true if there is an event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.cx.events.is_empty()
+    }
+
     /// Removes and returns the oldest event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.cx.events.pop_front()
