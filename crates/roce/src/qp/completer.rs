@@ -186,7 +186,7 @@ impl Qp {
 
     /// Removes the oldest work request, which has succeeded; returns its completion if the
     /// program wants one.
-    #[inline]
+    #[inline(always)]
     fn take_oldest(&mut self, cx: &Context) -> Option<Wc> {
         let send = self.sq.front()?.finished();
         let wc = self.send_completion(cx, send, WcStatus::Success);
