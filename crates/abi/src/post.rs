@@ -141,7 +141,7 @@ unsafe fn answer<W>(posted: Result<(), Refused<W>>, bad_wr: *mut *mut W) -> c_in
 /// # Safety
 ///
 /// The objects and the gather list of the work request are live.
-#[inline]
+#[inline(always)]
 unsafe fn send_wr<'a>(
     object: &QpObject,
     wr: &'a ibv_send_wr,

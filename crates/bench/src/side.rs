@@ -306,7 +306,7 @@ impl Side {
                     .engine
                     .receive_predicted(now, memory, &run, sent.segment);
                 if predicted > 0 {
-                    run = run.skip(predicted, sent.segment);
+                    run.skip(predicted, sent.segment);
                     count += predicted;
                     continue;
                 }

@@ -185,6 +185,15 @@ impl Core {
         }
     }
 
+    /// Returns true if [`Core::report`] has something to report.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        match self {
+            Core::Roce(core) => core.has_events(),
+            Core::Iwarp(_) => true,
+        }
+    }
+
     /// Returns the numbers of messages that were received whole.
     #[inline]
     pub(crate) fn received_messages(&self) -> ReceivedMessages {

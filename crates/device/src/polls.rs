@@ -17,11 +17,14 @@ const POLLS_ON_NS: u64 = 10_000;
 /// that loses its processor during a call takes longer, and packets must not wait for it.
 const CALL_NS: u64 = 1_000_000;
 
+/// Age of `polled_at` up to which the end of a call leaves it: an update takes a locked instruction.
+const UPDATE_NS: u64 = 1_000;
+
 /// The polls of a program.
 #[derive(Debug, Default)]
 pub(crate) struct Polls {
-    /// End of the last poll, or of the last post soon after a poll; zero if no further poll
-    /// is expected.
+    /// End of the last poll, or of the last post soon after a poll, or up to [`UPDATE_NS`] before
+    /// it; zero if no further poll is expected.
     polled_at: AtomicU64,
     /// Number of the thread that polled last; 0 if none did.
     poller: AtomicI32,
@@ -73,7 +76,7 @@ impl Polls {
         let polled = self.polled_at.load(Ordering::Relaxed);
         let is_polled =
             polled != 0 && since.nanos_since(Time::from_nanos(polled)) < scaled(STANDBY_NS);
-        if is_polled && end.as_nanos() != polled {
+        if is_polled && end.nanos_since(Time::from_nanos(polled)) > UPDATE_NS {
             // Unless another thread began to wait for an event.
             let _changed = self.polled_at.compare_exchange(
                 polled,

@@ -355,7 +355,9 @@ pub struct Posting<'a> {
 
 impl Posting<'_> {
     /// Posts to the send queue.
-    #[inline]
+    ///
+    /// The function is always inlined: a call would copy the work request once more.
+    #[inline(always)]
     pub fn send(&mut self, wr: SendWr<'_>) -> Result<(), VerbsError> {
         if self.is_closed {
             return Err(closed());

@@ -178,35 +178,49 @@ impl Shard {
         self.polls.begin_call();
         let mut core = self.lock_soon();
         let (result, sends) = work(core.adapter(), now);
+        self.quiet_polls.store(0, Ordering::Relaxed);
         if sends {
             self.load.count_post();
             self.awaited.note_post();
         }
-        self.quiet_polls.store(0, Ordering::Relaxed);
         if !self.is_stopped() {
-            let mut process = self.process(now);
-            match sends {
-                true if self.is_taken_over() => {
-                    if core.is_sending() {
-                        let _the_other_thread_sends = core.begin_transmit(now, &mut process);
-                    }
-                    self.posted.store(true, Ordering::Release);
-                    core.report(&mut process);
-                }
-                true => {
-                    let sending = core.posted(now, &mut process, qpn);
-                    (core, end) = self.send(core, sending, &mut process, now);
-                }
-                // A receive makes no packets, only completions in the error state.
-                false => core.report(&mut process),
+            if sends {
+                (core, end) = self.send_posted(core, now, qpn);
+            } else if core.has_events() {
+                // A receive makes no packets and no deadline, only completions in the error state.
+                core.report(&mut self.process(now));
             }
             let wait = core.has_deferred();
             self.posts_wait.store(wait, Ordering::Relaxed);
-            self.wake_for_deadline(&core, now);
         }
         drop(core);
         self.polls.end_call(now, end);
         result
+    }
+
+    /// Sends the work requests that a program posted, or lets them wait. Returns the time after
+    /// that.
+    #[inline]
+    fn send_posted<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        now: Time,
+        qpn: u32,
+    ) -> (MutexGuard<'a, Core>, Time) {
+        let mut end = now;
+        let mut process = self.process(now);
+        if self.is_taken_over() {
+            if core.is_sending() {
+                let _the_other_thread_sends = core.begin_transmit(now, &mut process);
+            }
+            self.posted.store(true, Ordering::Release);
+            core.report(&mut process);
+        } else {
+            let sending = core.posted(now, &mut process, qpn);
+            (core, end) = self.send(core, sending, &mut process, now);
+        }
+        self.wake_for_deadline(&core, now);
+        (core, end)
     }
 
     /// Sends deferred ACKs and waiting posts before a queue pair or the process ends, which
@@ -256,7 +270,22 @@ impl Shard {
     /// Sends packets, without the lock if that takes long. Leaves packets that other threads
     /// post meanwhile to the next turn, if there are too many. Returns the time after that:
     /// reading the clock takes 40 ns, so each time is read once.
+    #[inline]
     fn send<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+        sending: Option<Sending>,
+        process: &mut ThisProcess<'_>,
+        now: Time,
+    ) -> (MutexGuard<'a, Core>, Time) {
+        match sending {
+            Some(_) => self.send_batches(core, sending, process, now),
+            None => (core, now),
+        }
+    }
+
+    #[inline(never)]
+    fn send_batches<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
         mut sending: Option<Sending>,
@@ -292,6 +321,7 @@ impl Shard {
 
     /// Does a turn. Returns the number of datagrams received, and the time after the turn if
     /// it sent packets, otherwise `now`.
+    #[inline]
     fn turn<'a>(
         &'a self,
         mut core: MutexGuard<'a, Core>,
@@ -579,6 +609,7 @@ impl Shard {
     }
 
     /// Wakes the progress thread if it would sleep past the next deadline.
+    #[inline]
     fn wake_for_deadline(&self, core: &Core, now: Time) {
         // While polls look for WRITEs, the thread wakes up soon by itself. An ACK that waits for the
         // answer of the program would wake it for each message.
@@ -594,6 +625,7 @@ impl Shard {
         }
     }
 
+    #[inline]
     fn process(&self, now: Time) -> ThisProcess<'_> {
         ThisProcess::new(now, &self.gpu, &self.events)
     }
@@ -612,9 +644,14 @@ impl Shard {
     /// progress thread may still hold it when the program answers the data of that turn.
     #[inline]
     fn lock_soon(&self) -> MutexGuard<'_, Core> {
-        if let Some(core) = self.try_lock() {
-            return core;
+        match self.try_lock() {
+            Some(core) => core,
+            None => self.lock_after_spinning(),
         }
+    }
+
+    #[cold]
+    fn lock_after_spinning(&self) -> MutexGuard<'_, Core> {
         let since = clock::now();
         loop {
             core::hint::spin_loop();

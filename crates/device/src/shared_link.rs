@@ -390,7 +390,7 @@ fn open_slots(
                 let mut receiver = Receiver::new(slot.slot, SlotSockets { v4, v6 });
                 receiver.report_to(Arc::clone(&counters));
                 let wire = UdpWire::new(receiver, Sender::new(), open.link.ifindex);
-                HostWire::new(wire, Arc::clone(&counters), fork::count)
+                HostWire::new(wire, Arc::clone(&counters), fork::counter())
                     .and_then(|wire| RoceCore::new(engine, wire, credits))
                     .map(Core::Roce)
             }

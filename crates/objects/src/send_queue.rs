@@ -197,6 +197,12 @@ impl<P: Default> SendQueue<P> {
         self.max_sge > 0
     }
 
+    /// Returns the most bytes of inline data of a work request.
+    #[inline]
+    pub fn max_inline(&self) -> usize {
+        self.max_inline.into()
+    }
+
     /// Returns the number of work requests.
     #[inline]
     pub fn len(&self) -> usize {

@@ -434,8 +434,16 @@ impl Engine {
     ///
     /// [`finish_transmit`](Engine::finish_transmit) includes this call. A caller that sends
     /// the batch much later calls it first.
+    #[inline]
     pub fn fail_unreadable(&mut self, now: Time, batch: &mut Batch) {
         self.cx.now = now;
+        if batch.has_faults() {
+            self.fail_faulty(batch);
+        }
+    }
+
+    #[cold]
+    fn fail_faulty(&mut self, batch: &mut Batch) {
         for (qpn, origin, fault) in batch.faults() {
             let Some(qp) = self.qps.get_mut(qpn) else {
                 continue;
@@ -478,6 +486,12 @@ impl Engine {
                 qp.timer(&mut self.cx, time);
             }
         }
+    }
+
+    /// Returns true if there is an event.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.cx.events.is_empty()
     }
 
     /// Removes and returns the oldest event.

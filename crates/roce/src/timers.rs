@@ -24,11 +24,17 @@ pub(crate) struct TimerSlot {
 
 impl Timers {
     /// Makes sure that the entry of `qpn` expires no later than `deadline`.
+    #[inline]
     pub(crate) fn arm(&mut self, slot: &mut TimerSlot, qpn: u32, deadline: Time) {
+        if slot.queued.get().is_none_or(|queued| queued > deadline) {
+            self.queue(slot, qpn, deadline);
+        }
+    }
+
+    /// Puts an entry of `qpn` into the queue, in place of a later one.
+    #[inline(never)]
+    fn queue(&mut self, slot: &mut TimerSlot, qpn: u32, deadline: Time) {
         if let Some(queued) = slot.queued.get() {
-            if queued <= deadline {
-                return;
-            }
             self.queue.remove(&(queued, qpn));
         }
         slot.queued = Deadline::at(deadline);

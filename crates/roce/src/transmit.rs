@@ -158,7 +158,7 @@ impl Batch {
     pub(crate) fn fits_run(&self, count: usize, len: usize) -> bool {
         let limits = &self.run_limits;
         let (packets, bytes) = match self.runs.last() {
-            Some(run) => (run.packets.len(), run.bytes),
+            Some(run) => (run.count(), run.bytes),
             None => (0, 0),
         };
         // They may continue the last run.
@@ -174,6 +174,12 @@ impl Batch {
             "the last packet of a message is not part of a uniform run"
         );
         entry.header.set_ack_req();
+    }
+
+    /// Returns true if a packet could not be read.
+    #[inline]
+    pub(crate) fn has_faults(&self) -> bool {
+        !self.faults.is_empty()
     }
 
     /// Returns queue pair, origin and fault of each packet that could not be read.
@@ -302,8 +308,11 @@ impl Batch {
     /// Returns the run that takes the next packet.
     #[inline(always)]
     fn run_for(&mut self, path: &Path, len: usize, dest_qpn: u32) -> &mut Run {
-        let takes = |run: &Run| run.takes(len, path, dest_qpn, &self.run_limits);
-        if !self.runs.last().is_some_and(takes) {
+        let takes = match self.runs.last() {
+            Some(run) => run.takes(len, path, dest_qpn, &self.run_limits),
+            None => false,
+        };
+        if !takes {
             let run = Run::new(path, self.len, self.used, len, dest_qpn);
             self.runs.push(run);
         }

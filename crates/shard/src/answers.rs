@@ -24,12 +24,14 @@ pub(crate) fn ack_behind_answers<'a>(
         return None;
     }
     let mut rest = *run;
-    while let Some((packet, others)) = rest.split_first(segment) {
-        if !completes_rc_receive(packet.payload) {
+    while !rest.payload.is_empty() {
+        let packet = rest.first_payload(segment);
+        if !completes_rc_receive(packet) {
             let before = run.payload.len() - rest.payload.len();
-            return rc_acknowledge(packet.payload).map(|_| (packet, before));
+            rest.payload = packet;
+            return rc_acknowledge(packet).map(|_| (rest, before));
         }
-        rest = others;
+        rest.skip(1, segment);
     }
     None
 }

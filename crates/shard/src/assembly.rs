@@ -63,9 +63,14 @@ impl Assembly {
         matches!(&self.runs[..], [run] if run.path.in_memory && run.bytes.end <= SHORT)
     }
 
-    /// Takes all runs, in sending order, and borrows the buffer that has their bytes.
-    pub(crate) fn take_runs(&mut self) -> (impl Iterator<Item = AssembledRun>, &[u8]) {
-        (self.runs.drain(..), &self.buffer)
+    /// Returns all runs, in sending order, and the buffer that has their bytes.
+    pub(crate) fn runs(&self) -> (&[AssembledRun], &[u8]) {
+        (&self.runs, &self.buffer)
+    }
+
+    /// Forgets all runs, which have been sent or wait as copies.
+    pub(crate) fn forget_runs(&mut self) {
+        self.runs.clear();
     }
 
     /// Drops the runs of a UC connection.
@@ -77,6 +82,7 @@ impl Assembly {
 
     /// Ends the batch, whose runs have been sent or wait as copies. UC and UD sends complete
     /// now.
+    #[inline]
     pub(crate) fn finish(&mut self, now: Time, engine: &mut Engine) {
         if !self.batch.is_empty() {
             engine.finish_transmit(now, &mut self.batch);

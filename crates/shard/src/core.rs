@@ -244,6 +244,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         if self.is_idle() && self.faults.is_none() {
             return self.engine.next_timeout();
         }
+        self.deadline_of_waiting(now)
+    }
+
+    /// Returns the same as [`Core::next_deadline`] if something waits here.
+    #[inline(never)]
+    fn deadline_of_waiting(&self, now: Time) -> Option<Time> {
         let retry = (self.is_blocked() || self.has_unmatched()).then_some(RETRY_NS);
         // The program may not poll again after all.
         let acks = self.ack_deferred && !self.injected.has(Bug::ForgetAckDeadline);
@@ -364,6 +370,12 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             false => self.engine.observe(false),
         }
         self.engine.forget_decisions();
+    }
+
+    /// Returns true if [`Core::report`] has something to report.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        self.engine.has_events() || !self.engine.decisions().is_empty()
     }
 
     /// Reports the engine's events.

@@ -37,22 +37,25 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 Some(fate) => process.met_fault(fate.text),
                 None => {}
             }
-            let mut rest = whole;
+            // Each packet, and those from it on.
+            let (mut datagram, mut rest) = (whole, whole);
             // Place of an ACK that the engine got before the messages in front of it.
             let mut early_ack = None;
-            while let Some((datagram, others)) = rest.split_first(run.segment) {
+            while !rest.payload.is_empty() {
+                datagram.payload = rest.first_payload(run.segment);
+                datagram.ip_id = rest.ip_id;
                 let memory = process.memory();
                 let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
                 if predicted > 0 {
                     if process.observes() {
                         process.predicted(&rest, run.segment, predicted);
                     }
-                    rest = rest.skip(predicted, run.segment);
+                    rest.skip(predicted, run.segment);
                     continue;
                 }
                 let at = whole.payload.len() - rest.payload.len();
                 if early_ack == Some(at) {
-                    rest = others;
+                    rest.skip(1, run.segment);
                     continue;
                 }
                 // A request completes before its answer.
@@ -67,10 +70,9 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                         early_ack = Some(at + before);
                     }
                 }
-                let Some(datagram) = injected_segment(injected, &whole, datagram, run.segment)
-                else {
+                if !mistreat(injected, &whole, &mut datagram, run.segment) {
                     break;
-                };
+                }
                 let defer_ack = caller == Caller::Poller && at > 0;
                 let waits = defer_ack && received_ack.store(&datagram)
                     || unmatched.store(now, engine, &datagram);
@@ -79,7 +81,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
                 } else if fate.is_some() {
                     process.met_fault("");
                 }
-                rest = others;
+                rest.skip(1, run.segment);
             }
         };
         let (wire, budget) = (&mut self.wire, RECEIVE_BUDGET);
@@ -174,22 +176,18 @@ fn deliver<P: AsRef<CreditPage>>(
     engine.forget_decisions();
 }
 
-/// Returns the segment of a merged run as it is. With an injected bug, mistreats a last
-/// segment that is shorter than the others.
+/// Leaves the segment of a merged run as it is. With an injected bug, mistreats a last
+/// segment that is shorter than the others; returns false if it is lost.
 #[inline]
-fn injected_segment<'a>(
+fn mistreat<'a>(
     injected: Injected,
     run: &Datagram<'a>,
-    segment: Datagram<'a>,
+    segment: &mut Datagram<'a>,
     length: usize,
-) -> Option<Datagram<'a>> {
+) -> bool {
     let is_short = segment.payload.len() < length && run.payload.len() > length;
-    if is_short && injected.has(Bug::DropShortSegment) {
-        return None;
-    }
     if is_short && injected.has(Bug::MisjudgeLastSegment) {
-        let payload = &run.payload[run.payload.len() - length..];
-        return Some(Datagram { payload, ..segment });
+        segment.payload = &run.payload[run.payload.len() - length..];
     }
-    Some(segment)
+    !(is_short && injected.has(Bug::DropShortSegment))
 }

@@ -181,6 +181,8 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
                 core::mem::swap(&mut self.assembly, next);
                 true
             }
+            // Most calls after a send end here.
+            _ if !engine.has_packets() => false,
             _ => self
                 .assembly
                 .fill(now, engine, process, self.trailer, judge),
@@ -194,12 +196,13 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
         if self.provoked.is_some() {
             return self.send_through_faults(now);
         }
-        let (runs, buffer) = self.assembly.take_runs();
+        let (runs, buffer) = self.assembly.runs();
         for run in runs {
-            let bytes = &buffer[run.bytes];
+            let bytes = &buffer[run.bytes.clone()];
             self.outbox
                 .send(now, sender, &run.path, run.segment, bytes, run.charge);
         }
+        self.assembly.forget_runs();
     }
 }
 
@@ -222,11 +225,12 @@ impl<S: WireSender, P: AsRef<CreditPage>> Transmitter<S, P> {
             outbox.send(now, sender, path, segment, bytes, charge);
         };
         provoked.send_due(now, &mut send);
-        let (runs, buffer) = assembly.take_runs();
+        let (runs, buffer) = assembly.runs();
         for run in runs {
-            let bytes = &buffer[run.bytes];
+            let bytes = &buffer[run.bytes.clone()];
             provoked.pass(now, &run.path, run.segment, bytes, &run.fates, &mut send);
         }
+        assembly.forget_runs();
     }
 }
 

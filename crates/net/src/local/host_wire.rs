@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ferroce_roce::{Counters, Path};
 
@@ -37,14 +38,14 @@ pub struct HostSender {
 /// The process that has the channels. A forked child does not have their memory.
 #[derive(Copy, Clone)]
 struct ThisProcess {
-    forks: fn() -> u32,
+    forks: &'static AtomicU32,
     before: u32,
 }
 
 impl ThisProcess {
     #[inline]
     fn is_current(self) -> bool {
-        (self.forks)() == self.before
+        self.forks.load(Ordering::Relaxed) == self.before
     }
 }
 
@@ -54,7 +55,11 @@ impl HostWire {
     ///
     /// # Errors
     /// If the process has too many open files.
-    pub fn new(udp: UdpWire, counters: Arc<Counters>, forks: fn() -> u32) -> io::Result<HostWire> {
+    pub fn new(
+        udp: UdpWire,
+        counters: Arc<Counters>,
+        forks: &'static AtomicU32,
+    ) -> io::Result<HostWire> {
         let kernel = Kernel {
             ifindex: udp.ifindex(),
         };
@@ -66,7 +71,7 @@ impl HostWire {
             is_busy: false,
             process: ThisProcess {
                 forks,
-                before: forks(),
+                before: forks.load(Ordering::Relaxed),
             },
         })
     }

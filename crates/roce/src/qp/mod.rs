@@ -365,6 +365,13 @@ impl Qp {
     /// Does the same as [`Qp::settle`] where no deadline can have moved forward.
     #[inline]
     fn settle_consequences(&mut self, cx: &mut Context) {
+        if self.cq_overflow || self.attr.sq_draining {
+            self.settle_exceptions(cx);
+        }
+    }
+
+    #[cold]
+    fn settle_exceptions(&mut self, cx: &mut Context) {
         if self.cq_overflow {
             self.cq_overflow = false;
             if self.state != QpState::Err && self.state != QpState::Reset {

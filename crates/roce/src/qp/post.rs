@@ -107,17 +107,26 @@ impl Qp {
     /// the message length. The common cases pass with few comparisons.
     #[inline(always)]
     pub(crate) fn check_send(&self, wr: &SendWr<'_>, ahead: usize) -> Result<u32, VerbsError> {
-        let plain = wr.op.info().length == OpLength::Any;
-        if let SendData::Sges([sge]) = wr.data
-            && plain
+        let info = wr.op.info();
+        let length = match wr.data {
+            SendData::Sges([sge]) => {
+                let is_valid = !wr.flags.contains(SendFlags::INLINE) && self.sq.takes_sges();
+                is_valid.then_some(sge.length)
+            }
+            SendData::Inline(data) => {
+                let is_valid = info.allows_inline && data.len() <= self.sq.max_inline();
+                is_valid.then_some(data.len() as u32)
+            }
+            SendData::Sges(_) => None,
+        };
+        if let Some(length) = length
+            && info.length == OpLength::Any
             && self.kind == QpType::Rc
             && self.state == QpState::Rts
-            && !wr.flags.contains(SendFlags::INLINE)
-            && self.sq.takes_sges()
-            && u64::from(sge.length) <= MAX_MESSAGE
+            && u64::from(length) <= MAX_MESSAGE
             && self.sq.has_room(ahead)
         {
-            return Ok(sge.length);
+            return Ok(length);
         }
         self.check_send_fully(wr, ahead)
     }

@@ -451,6 +451,7 @@ impl Qp {
     }
 
     /// Starts the next packet of the batch with a BTH and, if `syndrome` is given, an AETH.
+    #[inline(always)]
     fn response_header<'b>(
         &self,
         batch: &'b mut Batch,
@@ -474,6 +475,7 @@ impl Qp {
     }
 
     /// Adds the packet whose header has been written to the batch.
+    #[inline(always)]
     fn push_response_packet(
         &self,
         batch: &mut Batch,

@@ -103,7 +103,7 @@ impl Batch {
     }
 
     /// Writes packet `step` of an entry without ICRC, and returns its length.
-    #[inline]
+    #[inline(always)]
     fn write(
         &self,
         entry: &TxPacket,
@@ -135,7 +135,9 @@ impl Batch {
                 }
             }
         }
-        out[at..at + entry.pad as usize].fill(0);
+        if entry.pad > 0 {
+            out[at..at + entry.pad as usize].fill(0);
+        }
         Ok(at + entry.pad as usize)
     }
 }

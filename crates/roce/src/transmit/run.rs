@@ -117,12 +117,17 @@ impl Run {
         self.dest_qpn
     }
 
-    /// Returns true if a packet of `len` bytes may follow in this run.
+    /// Returns the number of packets. `Range::len` would check that its result is exact.
     #[inline]
+    pub(super) fn count(&self) -> usize {
+        self.packets.end - self.packets.start
+    }
+
+    /// Returns true if a packet of `len` bytes may follow in this run.
     pub(super) fn takes(&self, len: usize, path: &Path, dest_qpn: u32, limits: &RunLimits) -> bool {
         self.is_whole()
             && len <= self.segment
-            && self.packets.len() < limits.packets
+            && self.count() < limits.packets
             && len <= limits.bytes.saturating_sub(self.bytes)
             && (self.dest_qpn ^ dest_qpn) & limits.qpn_mask == 0
             && self.path == *path
@@ -131,12 +136,12 @@ impl Run {
     /// Returns true if all packets have the same size. A shorter packet ends the run.
     #[inline]
     fn is_whole(&self) -> bool {
-        self.segment * self.packets.len() == self.bytes
+        self.segment * self.count() == self.bytes
     }
 
     /// Returns how many packets of the same size may follow.
     pub(super) fn room(&self, limits: &RunLimits) -> usize {
-        let packets = limits.packets.saturating_sub(self.packets.len());
+        let packets = limits.packets.saturating_sub(self.count());
         let room = packets.min(limits.bytes.saturating_sub(self.bytes) / self.segment);
         if self.is_whole() { room } else { 0 }
     }
