@@ -11,6 +11,7 @@ use super::channels::{Inbound, Outbound, gone, is_enough};
 use super::doorbell::Doorbell;
 use super::end::End;
 use super::host_addresses::Kernel;
+use super::this_process::ThisProcess;
 use crate::incoming::IncomingRun;
 use crate::send_error::SendError;
 use crate::steering;
@@ -34,20 +35,6 @@ pub struct HostSender {
     process: ThisProcess,
 }
 
-/// The process that has the channels. A forked child does not have their memory.
-#[derive(Copy, Clone)]
-struct ThisProcess {
-    forks: fn() -> u32,
-    before: u32,
-}
-
-impl ThisProcess {
-    #[inline]
-    fn is_current(self) -> bool {
-        (self.forks)() == self.before
-    }
-}
-
 impl HostWire {
     /// Returns a wire without channels. `forks` counts the forks that led to this process, so
     /// that a child leaves the channels alone.
@@ -64,10 +51,7 @@ impl HostWire {
             doorbell: Arc::new(Doorbell::new()?),
             counters,
             is_busy: false,
-            process: ThisProcess {
-                forks,
-                before: forks(),
-            },
+            process: ThisProcess::new(forks),
         })
     }
 

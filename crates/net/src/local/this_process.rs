@@ -1,0 +1,24 @@
+//! The process that has mapped the memory of a channel. A forked child does not have the memory.
+
+/// The process that created a value with channels.
+#[derive(Copy, Clone, Debug)]
+pub(super) struct ThisProcess {
+    forks: fn() -> u32,
+    before: u32,
+}
+
+impl ThisProcess {
+    /// Returns the calling process. `forks` counts the forks that led to it.
+    pub(super) fn new(forks: fn() -> u32) -> ThisProcess {
+        ThisProcess {
+            forks,
+            before: forks(),
+        }
+    }
+
+    /// Returns false in a forked child of the process.
+    #[inline]
+    pub(super) fn is_current(self) -> bool {
+        (self.forks)() == self.before
+    }
+}
