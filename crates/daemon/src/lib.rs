@@ -66,6 +66,7 @@ mod server;
 mod slots;
 mod startup;
 mod state;
+mod stream_introductions;
 mod stream_slots;
 mod sysfs;
 mod user_namespace;
