@@ -28,7 +28,7 @@ FILES
         lids = false    # the default
         patience = 0    # the default
         speed = 100000  # in Mb/s; default: the netdev's
-        local = false   # the default
+        local = true    # the default
         strict = \"on\"   # or \"error\"; default: off
         profile = \"mlx5\"    # or efa, rxe; default: off
 
@@ -147,12 +147,8 @@ fn line(link: LinkConfig) -> String {
     if let Some(speed) = link.speed {
         line += &format!(" speed {speed}m");
     }
-    if link.local != ferroce_control::link::local_by_default(&link.kind) {
-        line += if link.local {
-            " local on"
-        } else {
-            " local off"
-        };
+    if !link.local {
+        line += " local off";
     }
     if !link.strict.is_empty() {
         line += &format!(" strict {}", link.strict);

@@ -207,7 +207,7 @@ fn start_daemon(program: &Path) -> Result<Daemon> {
         lids: false,
         patience: 0,
         speed: None,
-        local: ferroce_control::link::local_by_default("rxe"),
+        local: true,
         strict: String::new(),
         profile: String::new(),
     }))?;

@@ -45,7 +45,7 @@ without another link of the same type can be used, `lo` included. Starts ferroce
 WORDS
     type rxe        the protocol: RoCEv2, like the kernel's rdma_rxe and RoCE NICs
     type siw        iWARP over TCP, like the kernel's siw and iWARP NICs. Of the words
-                    below it takes netdev, crc (default: off) and speed
+                    below it takes netdev, crc (default: off), speed and local
     netdev IF       the netdev
     mtu N           largest payload of a packet: 256, 512, 1024, 2048 or 4096 bytes;
                     default: the largest that fits the netdev's MTU less 80 bytes
@@ -61,8 +61,9 @@ WORDS
                     the netdev, and if it reports none 25g for loopback, 10g for others.
                     UCX and NCCL choose by it; it does not limit the link
     local on|off    let programs of one user on this host exchange packets through shared
-                    memory instead of UDP; default: on. FERROCE_WIRE=udp in the environment
-                    of a program chooses UDP for that program
+                    memory instead of UDP, or TCP with type siw; default: on.
+                    FERROCE_WIRE=udp (or tcp) in the environment of a program chooses UDP
+                    or TCP for that program
     strict on|error|off
                     warn programs of mistakes that hardware would punish, or make the
                     verbs fail; default: off. As `ferroce run --strict`, for all programs

@@ -69,8 +69,8 @@ ENVIRONMENT
     FERROCE_STRICT    `on`: as --strict, `error`: as --strict=error, `off`: neither, even
                       on a link with `strict on`
     FERROCE_PROFILE   as --profile; `off`: none, even on a link with a profile
-    FERROCE_WIRE      `udp`: exchange packets with programs on this host over UDP
-                      instead of shared memory
+    FERROCE_WIRE      `udp` or `tcp`: exchange packets with programs on this host over
+                      the network instead of shared memory
 
 FAULTS
     loss 1% [burst N | gilbert P% R% [BAD% [GOOD%]]], duplicate 1%, reorder 1% [by N],
@@ -353,7 +353,7 @@ fn provide_link(netdev: Option<&str>, kind: Option<&str>) -> Result<()> {
             lids: false,
             patience: 0,
             speed: None,
-            local: ferroce_control::link::local_by_default(new_kind),
+            local: true,
             strict: String::new(),
             profile: String::new(),
         }));

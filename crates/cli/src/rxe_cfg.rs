@@ -315,7 +315,7 @@ pub(crate) fn add_next(connection: &mut Connection, netdev: &str) -> Result<Link
         lids: false,
         patience: 0,
         speed: None,
-        local: ferroce_control::link::local_by_default("rxe"),
+        local: true,
         strict: String::new(),
         profile: String::new(),
     };

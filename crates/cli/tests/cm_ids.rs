@@ -116,9 +116,11 @@ fn iwarp_connections_are_shown_with_their_ports() {
             check_ports("siw0", &server, &client);
             let summary = ok("rdma resource show siw0");
             assert!(summary.contains(" qp 2 cm_id 3 "), "{summary}");
-            let ends = ok("rdma res show qp");
-            let is_tcp = |line: &str| line.ends_with(" wire tcp ");
-            assert!(ends.lines().all(is_tcp), "{ends}");
+            // The server follows the client's first bytes.
+            deadline::until("both ends use shared memory", || {
+                let ends = ok("rdma res show qp");
+                ends.lines().all(|line| line.ends_with(" wire local "))
+            });
             let json: serde_json::Value =
                 serde_json::from_str(&ok("rdma -j res show cm_id dst-port 7175")).expect("JSON");
             assert_eq!(json[0]["pid"], client.0.id());

@@ -232,7 +232,7 @@ impl Connection {
                 (None, event @ Reply::CmEvent(_), fds) => return Ok((event, fds)),
                 // Only the client of a whole process takes channels. Dropping the descriptors
                 // closes this one.
-                (None, Reply::Introduced { .. }, _) => {}
+                (None, Reply::Introduced { .. } | Reply::StreamIntroduced { .. }, _) => {}
                 // A program that attaches on a connection of its own records nothing.
                 (None, Reply::Tap { .. } | Reply::Journal { .. }, _) => {}
                 // A refusal before the Hello was read has no number.
@@ -286,7 +286,7 @@ impl Connection {
                 None => return Ok(None),
                 Some((_, Reply::Event(event), _)) => return Ok(Some(event)),
                 Some((_, Reply::Report { keys, .. }, fds)) => self.keep_report(keys, fds),
-                Some((None, Reply::Introduced { .. }, _)) => {}
+                Some((None, Reply::Introduced { .. } | Reply::StreamIntroduced { .. }, _)) => {}
                 Some((_, Reply::Captured { link, process }, fds)) => {
                     self.captured.extend(Captured::new(link, process, fds));
                 }

@@ -39,7 +39,8 @@ pub struct LinkConfig {
     /// The speed in Mb/s that programs see, at most [`MAX_SPEED`]; by default the netdev's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<u32>,
-    /// True if packets to programs of the same user on this host travel through shared memory.
+    /// True if packets and streams to programs of the same user on this host travel through shared
+    /// memory.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub local: bool,
     /// The mode of strict checks, a word of `ferroce_strict::Mode`; empty for none.
@@ -48,12 +49,6 @@ pub struct LinkConfig {
     /// The profile of limits, a name of `ferroce_strict::Profile`; empty for none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub profile: String,
-}
-
-/// Returns the option `local` of links of a type for which no value is given. iWARP has no local
-/// wire: its connections go through TCP.
-pub fn local_by_default(kind: &str) -> bool {
-    kind != "siw"
 }
 
 fn yes() -> bool {
@@ -106,7 +101,8 @@ pub struct LinkInfo {
     /// The speed in Mb/s that `link add ... speed N` set.
     #[serde(default)]
     pub speed: Option<u32>,
-    /// True if packets to programs of the same user on this host travel through shared memory.
+    /// True if packets and streams to programs of the same user on this host travel through shared
+    /// memory.
     #[serde(default = "yes")]
     pub local: bool,
     /// The mode of strict checks; empty for none.
@@ -142,7 +138,7 @@ impl LinkInfo {
             lids: false,
             patience: 0,
             speed: None,
-            local: local_by_default("rxe"),
+            local: true,
             strict: String::new(),
             profile: String::new(),
             faults: String::new(),

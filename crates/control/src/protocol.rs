@@ -24,6 +24,8 @@
 //! ferroced closes a connection on which it receives a message that it does not understand:
 //! all messages of the same [`PROTOCOL`] are known.
 
+use core::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::cm::{CmAnswer, CmCall, CmEvent};
@@ -32,8 +34,9 @@ use crate::resources::CmIdResource;
 
 /// The version of the protocol. It changes whenever a message does, and whenever programs exchange
 /// something through memory that earlier ones do not understand: ferroced introduces only programs
-/// of its own version to each other. From version 12 on, datagrams travel through shared memory.
-/// From version 13 on, GID tables contain addresses during duplicate address detection.
+/// of its own version to each other. From version 12 on, datagrams travel through shared memory, and
+/// from version 13 on, streams. Since then GID tables contain addresses during duplicate address
+/// detection.
 pub const PROTOCOL: u32 = 13;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
@@ -163,6 +166,30 @@ pub enum Request {
         /// The slot of the other program.
         peer: u8,
     },
+    /// Offers a channel through shared memory for a TCP connection, whose other end may ask for it:
+    /// [`Reply::Done`]. If it does, the program receives [`Reply::StreamIntroduced`] as an event.
+    OfferStream {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// A slot of the attachment.
+        slot: u8,
+        /// Address of the connection at this end.
+        local: SocketAddr,
+        /// Address of the connection at the other end.
+        peer: SocketAddr,
+    },
+    /// Asks for a channel through shared memory for a TCP connection, whose other end is a program
+    /// of the same user that has offered it: [`Reply::StreamIntroduced`].
+    IntroduceStream {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// A slot of the attachment.
+        slot: u8,
+        /// Address of the connection at this end.
+        local: SocketAddr,
+        /// Address of the connection at the other end.
+        peer: SocketAddr,
+    },
     /// Subscribes to events of all links: [`Reply::Done`], then events.
     Subscribe,
     /// Reads counters: [`Reply::Counters`] for each link, then [`Reply::Done`].
@@ -242,6 +269,19 @@ pub enum Reply {
         peer: u8,
         /// True for the program that asked for the channel.
         asked: bool,
+    },
+    /// A channel for a TCP connection, as a reply to [`Request::IntroduceStream`], or as an event
+    /// for the program that has offered it. Two descriptors: the shared memory, and this
+    /// program's socket.
+    StreamIntroduced {
+        /// Number of the attachment.
+        attachment: AttachmentNumber,
+        /// The slot of the attachment.
+        slot: u8,
+        /// Address of the connection at this end.
+        local: SocketAddr,
+        /// Address of the connection at the other end.
+        peer: SocketAddr,
     },
     /// Counters of a link, or of one program on a link.
     Counters(LinkCounters),

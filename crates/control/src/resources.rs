@@ -87,7 +87,7 @@ pub struct QpResource {
     /// Posted receives that are not completed.
     pub receives: u32,
     /// The wire of a connected queue pair, or that of the last datagram: `local` for shared
-    /// memory, or `udp`.
+    /// memory, `udp` or `tcp`.
     pub wire: Option<String>,
     /// Its packets in flight and its retries.
     #[serde(default)]

@@ -404,6 +404,7 @@ impl Server {
         }
         tracing::debug!(pid = owner.process.pid, slots = ?owner.slots, "slots released");
         if owner.kind == SlotKind::Streams {
+            self.stream_offers.forget(&owner.slots);
             self.release_stream_slots(&owner);
             return self.save();
         }

@@ -10,7 +10,7 @@
 //! lids = false    # the default
 //! patience = 0    # the default
 //! speed = 100000  # in Mb/s; by default the netdev's
-//! local = false   # the default
+//! local = true    # the default
 //! ```
 //!
 //! | user | file |
@@ -27,7 +27,7 @@ use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use ferroce_control::link::{MAX_SPEED, MTUS, local_by_default};
+use ferroce_control::link::{MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, check_name};
 use ferroce_strict::{Mode, Profile};
 use serde::Deserialize;
@@ -147,7 +147,7 @@ pub fn remember(path: &Path, link: &LinkConfig) -> Result<(), ConfigError> {
     if let Some(speed) = link.speed {
         entry["speed"] = value(i64::from(speed));
     }
-    if link.local != local_by_default(&link.kind) {
+    if !link.local {
         entry["local"] = value(link.local);
     }
     if !link.strict.is_empty() {
@@ -311,7 +311,7 @@ fn parse(text: &str) -> Result<Vec<LinkConfig>, (usize, String)> {
             lids: entry.lids.unwrap_or(false),
             patience: entry.patience.unwrap_or(0),
             speed,
-            local: entry.local.unwrap_or(local_by_default(kind)),
+            local: entry.local.unwrap_or(true),
         });
     }
     Ok(links)

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
-use ferroce_control::{AttachmentNumber, Reply};
+use ferroce_control::{AttachmentNumber, Reply, SlotKind};
 use ferroce_net::local::create_channel;
 
 use crate::client::ClientId;
@@ -49,43 +49,28 @@ impl Server {
         peer: u8,
     ) -> Result<(Reply, Vec<OwnedFd>), Refusal> {
         let refuse = |errno, reason: String| Err(Refusal::new(errno, reason));
-        let owner = self.owner_of(slot);
-        let is_its_own = |owner: &&Owner| {
-            let attached = owner.attachment;
-            attached.is_some_and(|own| own.client == client && own.number == attachment)
-        };
-        let Some(owner) = owner.filter(is_its_own) else {
-            let reason = format!("slot {slot} does not belong to attachment {attachment}");
-            return refuse(libc::EINVAL, reason);
-        };
-        let other = self.owner_of(peer).filter(|_| peer != slot);
+        let kind = SlotKind::Udp;
+        let owner = self.own_slot(client, attachment, kind, slot)?;
+        let other = self.owner_of(kind, peer).filter(|_| peer != slot);
         let Some((other, theirs)) = other.and_then(|other| Some((other, other.attachment?))) else {
             return refuse(
                 libc::ENXIO,
                 format!("no program is attached with slot {peer}"),
             );
         };
-        let user = |id| self.clients.get(&id).map(|client| client.peer.uid);
-        let users = (user(client), user(theirs.client));
-        if users.0 != users.1 || !users.0.is_some_and(user_namespace::names_one_user) {
+        let users = (self.user_of(client), self.user_of(theirs.client));
+        if users.0.is_none() || users.0 != users.1 {
             let reason = format!("slot {peer} belongs to a program of another user");
             return refuse(libc::EACCES, reason);
         }
-        if !self.allows_local(owner) || !self.allows_local(other) {
-            let reason = "a link has the option `local off`";
-            return refuse(libc::EOPNOTSUPP, reason.into());
-        }
+        self.check_local(owner)?;
+        self.check_local(other)?;
         if !self.introductions.add(slot, peer) {
             let reason = format!("slots {slot} and {peer} have a channel already");
             return refuse(libc::EALREADY, reason);
         }
-        let channel = create_channel().and_then(|(memory, sockets)| {
-            let copy = memory.try_clone()?;
-            Ok((memory, copy, sockets))
-        });
-        let (memory, copy, [first, second]) = channel.map_err(|error| {
+        let [ours, their_end] = new_channel().inspect_err(|_| {
             self.introductions.forget_pair(slot, peer);
-            Refusal::system("cannot create a channel in shared memory", &error)
         })?;
         tracing::debug!(slot, peer, "slots introduced");
         let event = Reply::Introduced {
@@ -94,27 +79,68 @@ impl Server {
             peer: slot,
             asked: false,
         };
-        self.send_event(theirs.client, &event, vec![copy, second]);
+        self.send_event(theirs.client, &event, their_end);
         let reply = Reply::Introduced {
             attachment,
             slot,
             peer,
             asked: true,
         };
-        Ok((reply, vec![memory, first]))
+        Ok((reply, ours))
     }
 
-    fn owner_of(&self, slot: u8) -> Option<&Owner> {
+    /// Returns the owner of a slot that belongs to an attachment of a client.
+    pub(crate) fn own_slot(
+        &self,
+        client: ClientId,
+        attachment: AttachmentNumber,
+        kind: SlotKind,
+        slot: u8,
+    ) -> Result<&Owner, Refusal> {
+        let is_its_own = |owner: &&Owner| {
+            let attached = owner.attachment;
+            attached.is_some_and(|own| own.client == client && own.number == attachment)
+        };
+        let owner = self.owner_of(kind, slot).filter(is_its_own);
+        owner.ok_or_else(|| {
+            let reason = format!("slot {slot} does not belong to attachment {attachment}");
+            Refusal::new(libc::EINVAL, reason)
+        })
+    }
+
+    /// Returns the owner of a slot.
+    pub(crate) fn owner_of(&self, kind: SlotKind, slot: u8) -> Option<&Owner> {
         let mut owners = self.owners.values();
-        owners.find(|owner| !owner.dead && owner.has_udp_slot(slot))
+        owners.find(|owner| !owner.dead && owner.kind == kind && owner.slots.contains(&slot))
     }
 
-    /// Returns true if the link of a program has the option `local`.
-    fn allows_local(&self, owner: &Owner) -> bool {
+    /// Returns the UID of a client; none if it does not stand for one user.
+    pub(crate) fn user_of(&self, client: ClientId) -> Option<u32> {
+        let uid = self.clients.get(&client)?.peer.uid;
+        Some(uid).filter(|uid| user_namespace::names_one_user(*uid))
+    }
+
+    /// Fails if the link of a program has the option `local off`.
+    pub(crate) fn check_local(&self, owner: &Owner) -> Result<(), Refusal> {
         let mut links = self.links.iter();
         let link = links.find(|link| link.info.index == owner.link);
-        link.is_some_and(|link| link.config.local)
+        match link.is_some_and(|link| link.config.local) {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                libc::EOPNOTSUPP,
+                "a link has the option `local off`",
+            )),
+        }
     }
+}
+
+/// Creates a channel. Returns the descriptors for each of the two programs.
+pub(crate) fn new_channel() -> Result<[Vec<OwnedFd>; 2], Refusal> {
+    let channel = create_channel().and_then(|(memory, [first, second])| {
+        let copy = memory.try_clone()?;
+        Ok([vec![memory, first], vec![copy, second]])
+    });
+    channel.map_err(|error| Refusal::system("cannot create a channel in shared memory", &error))
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ mod server;
 mod slots;
 mod startup;
 mod state;
+mod stream_introductions;
 mod stream_slots;
 mod sysfs;
 mod user_namespace;

@@ -500,7 +500,6 @@ fn check_options(config: &LinkConfig) -> Result<(), Refusal> {
     }
     let option = match config {
         LinkConfig { mtu: Some(_), .. } => "mtu: TCP chooses the size of segments",
-        LinkConfig { local: true, .. } => "local: connections go through TCP",
         LinkConfig { profile, .. } if !profile.is_empty() => "profile: the adapters have RoCE",
         LinkConfig { lids: true, .. } => "lids: iWARP has no LIDs",
         LinkConfig { patience: 1.., .. } => "patience: TCP decides when a peer is lost",

@@ -106,6 +106,21 @@ impl Server {
                 Ok((reply, fds)) => return self.reply_with(id, &reply, fds),
                 Err(refusal) => Err(refusal),
             },
+            Request::OfferStream {
+                attachment,
+                slot,
+                local,
+                peer,
+            } => self.offer_stream(id.client, attachment, slot, (local, peer)),
+            Request::IntroduceStream {
+                attachment,
+                slot,
+                local,
+                peer,
+            } => match self.introduce_stream(id.client, attachment, slot, (local, peer)) {
+                Ok((reply, fds)) => return self.reply_with(id, &reply, fds),
+                Err(refusal) => Err(refusal),
+            },
             Request::Subscribe => self.subscribe(id.client),
             Request::Counters { link, processes } => self.counters(id, link.as_deref(), processes),
             Request::Resources { link } => self.resources(id, link.as_deref()),

@@ -36,6 +36,7 @@ use crate::poller::{Poller, Ready, Token, now};
 use crate::qp1::{MadSender, Qp1, SentMad};
 use crate::slots::{OwnerId, Slots};
 use crate::state::{Place, State};
+use crate::stream_introductions::StreamOffers;
 use crate::sysfs::tree::Tree;
 
 /// Most connections. The other descriptors are for slots.
@@ -80,6 +81,7 @@ pub(crate) struct Server {
     pub(crate) owners: BTreeMap<OwnerId, Owner>,
     /// Slots that have a channel through shared memory.
     pub(crate) introductions: Introductions,
+    pub(crate) stream_offers: StreamOffers,
     /// Clients with messages of the connection manager that are to be sent: those with events
     /// before those with replies only.
     pub(crate) deferred: VecDeque<ClientId>,
@@ -157,6 +159,7 @@ impl Server {
             clients: BTreeMap::new(),
             owners: BTreeMap::new(),
             introductions: Introductions::default(),
+            stream_offers: StreamOffers::default(),
             deferred: VecDeque::new(),
             deferred_rounds: 0,
             pending: Vec::new(),

@@ -188,7 +188,7 @@ mod tests {
                 lids: false,
                 patience: 0,
                 speed: None,
-                local: ferroce_control::link::local_by_default("rxe"),
+                local: true,
                 strict: String::new(),
                 profile: String::new(),
             },

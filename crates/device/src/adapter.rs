@@ -44,15 +44,6 @@ impl Adapter<'_> {
         }
     }
 
-    /// Returns the name of the wire to the peer of a queue pair: `local` is shared memory.
-    pub(crate) fn wire_of(&self, qpn: u32) -> &'static str {
-        match self {
-            Adapter::Roce(engine) if engine.sends_in_memory(qpn) => "local",
-            Adapter::Roce(_) => "udp",
-            Adapter::Iwarp(_) => "tcp",
-        }
-    }
-
     /// Posts to the send queue.
     #[inline]
     pub(crate) fn post_send(

@@ -43,7 +43,7 @@ impl Core {
     pub(crate) fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
         match self {
             Core::Roce(core) => core.wire().descriptors(),
-            Core::Iwarp(core) => Ok(vec![core.descriptor()?]),
+            Core::Iwarp(core) => core.descriptors(),
         }
     }
 
@@ -55,11 +55,30 @@ impl Core {
         }
     }
 
-    /// Returns the channels to programs of this host, of which a stream has none.
+    /// Returns the channels to programs of this host.
     pub(crate) fn doorbell(&self) -> &Arc<Doorbell> {
         match self {
             Core::Roce(core) => core.wire().doorbell(),
             Core::Iwarp(core) => core.doorbell(),
+        }
+    }
+
+    /// Forgets channels whose other end is closed. Bytes that have arrived before are still
+    /// received.
+    pub(crate) fn remove_closed_channels(&mut self) {
+        if let Some((wire, sender)) = self.wire_halves() {
+            wire.remove_closed(sender);
+        } else if let Core::Iwarp(core) = self {
+            core.doorbell().remove_closed();
+        }
+    }
+
+    /// Returns the name of a queue pair's wire: `local` for shared memory.
+    pub(crate) fn wire_of(&self, qpn: u32) -> &'static str {
+        match self {
+            Core::Roce(core) if core.engine.sends_in_memory(qpn) => "local",
+            Core::Roce(_) => "udp",
+            Core::Iwarp(core) => core.wire_of(qpn),
         }
     }
 
@@ -208,7 +227,7 @@ impl Core {
     pub(crate) fn finds_nothing(&mut self, now: Time) -> bool {
         match self {
             Core::Roce(core) => core.finds_nothing(now),
-            Core::Iwarp(_) => false,
+            Core::Iwarp(core) => core.finds_nothing(now),
         }
     }
 
@@ -217,7 +236,7 @@ impl Core {
     pub(crate) fn is_memory_quiet(&self) -> bool {
         match self {
             Core::Roce(core) => core.is_memory_quiet(),
-            Core::Iwarp(_) => false,
+            Core::Iwarp(core) => core.is_memory_quiet(),
         }
     }
 

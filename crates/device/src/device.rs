@@ -376,8 +376,9 @@ impl Device {
     /// # Errors
     /// If the queue pair does not exist, or has had a connection and was not reset.
     pub fn connect_stream(&self, qpn: u32, setup: StreamSetup) -> Result<(), VerbsError> {
-        self.shard_of(qpn)?
-            .with_core(|core, now, process| core.iwarp()?.connect(now, process, qpn, setup))
+        let shard = self.shard_of(qpn)?;
+        let wire = self.shared.wire_for(shard, &setup);
+        shard.with_core(|core, now, process| core.iwarp()?.connect(now, process, qpn, setup, wire))
     }
 
     /// Ends the connection of a queue pair of an iWARP link in order.

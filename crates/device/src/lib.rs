@@ -107,6 +107,7 @@ mod shard_setup;
 mod shards;
 mod shared_link;
 mod slowness;
+mod stream_channels;
 mod streams;
 mod supervisor;
 mod taps;

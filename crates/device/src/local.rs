@@ -24,15 +24,15 @@ use crate::shared_link::SharedLink;
 const VARIABLE: &str = "FERROCE_WIRE";
 /// Longest time that a move to RTR waits for ferroced, and for the other program to map the
 /// memory. Both take well below a millisecond, unless the host is busy.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The wires that a device may use between programs of one host.
 #[derive(Debug)]
 pub(crate) struct LocalWire {
-    /// False if `FERROCE_WIRE` is `udp`.
+    /// False if `FERROCE_WIRE` is `udp` or `tcp`.
     is_allowed: bool,
     /// True if ferroced has not answered in time: it is stopped, and no further queue pair waits.
-    is_silent: Arc<AtomicBool>,
+    pub(crate) is_silent: Arc<AtomicBool>,
     /// Destinations of datagrams to which a route is sought.
     pub(crate) sought: SoughtRoutes,
 }
@@ -70,11 +70,12 @@ impl LocalWire {
 fn is_allowed(chosen: &str) -> Result<bool, Error> {
     match chosen {
         "" | "local" => Ok(true),
-        "udp" => Ok(false),
+        "udp" | "tcp" => Ok(false),
         other => {
             let what = format!(
-                "{VARIABLE} is `{other}`; use `udp` for UDP between programs of this host, or \
-                 `local` for shared memory on links with `local on`, the default"
+                "{VARIABLE} is `{other}`; use `udp` or `tcp` for the network between programs of this \
+                 host (UDP on links of type rxe, TCP on type siw), or `local` for shared memory on \
+                 links with `local on`, the default"
             );
             Err(Error::system("wire")(std::io::Error::new(
                 std::io::ErrorKind::InvalidInput,
@@ -210,6 +211,7 @@ mod tests {
         assert!(is_allowed("").unwrap());
         assert!(is_allowed("local").unwrap());
         assert!(!is_allowed("udp").unwrap());
+        assert!(!is_allowed("tcp").unwrap());
         let error = is_allowed("UDP").unwrap_err().to_string();
         assert!(
             error.contains("FERROCE_WIRE is `UDP`") && error.contains("use `udp`"),

@@ -91,12 +91,13 @@ impl Inventory {
             }
         };
         for shard in self.shards.iter() {
-            let queries: Vec<(u32, QpQuery, &'static str)> = shard.with(|adapter, _| {
+            let queries: Vec<(u32, QpQuery, &'static str)> = shard.with_core(|core, _, _| {
+                let qpns = core.adapter().qpns();
                 let query = |qpn| {
-                    let query = adapter.query_qp(qpn).ok()?;
-                    Some((qpn, query, adapter.wire_of(qpn)))
+                    let query = core.adapter().query_qp(qpn).ok()?;
+                    Some((qpn, query, core.wire_of(qpn)))
                 };
-                adapter.qpns().into_iter().filter_map(query).collect()
+                qpns.into_iter().filter_map(query).collect()
             });
             for query in queries {
                 let device = directory.device_of_qp(query.0);

@@ -29,6 +29,7 @@ use crate::gpu::GpuCopies;
 use crate::late_events::LateEvents;
 use crate::local::Channel;
 use crate::polls::Polls;
+use crate::streams::Addresses;
 use this_process::ThisProcess;
 
 /// Polls without a packet or post, after which a program polls a shard only once in so many
@@ -509,9 +510,7 @@ impl Shard {
         core.send_held(clock::now());
         // Peers learn now that this end is closed, even if objects of the device are left.
         self.doorbell.close_all();
-        if let Some((wire, sender)) = core.wire_halves() {
-            wire.remove_closed(sender);
-        }
+        core.remove_closed_channels();
         drop(core);
         self.channels().clear();
         // The progress thread may have ended.
@@ -567,15 +566,21 @@ impl Shard {
             return;
         }
         self.with_core(|core, _, _| {
-            if let Some((wire, sender)) = core.wire_halves() {
-                wire.remove_closed(sender);
-            }
+            core.remove_closed_channels();
             if let Core::Roce(core) = core {
                 let has_channel = |qpn| self.doorbell.end_to(slot_of_qpn(qpn)).is_some();
                 core.engine.forget_datagram_routes(has_channel);
             }
         });
         self.channels().retain(|channel| !channel.end.is_closed());
+    }
+
+    /// Takes a channel for a connection that this program has offered. No event follows, so the
+    /// caller may hold locks.
+    pub(crate) fn introduce_stream(&self, addresses: Addresses, channel: Channel) {
+        if let Ok(core) = self.lock().iwarp() {
+            core.introduced(addresses, channel);
+        }
     }
 
     /// Prepares to sleep on the descriptors of [`Shard::sockets`]. Returns false if a packet

@@ -239,6 +239,15 @@ impl SharedLink {
         }
     }
 
+    /// Calls `work` with the attachment, and waits for another thread that takes slots or gives
+    /// them back. Returns none without slots.
+    pub(crate) fn with_slots<T>(&self, work: impl FnOnce(&OpenLink) -> T) -> Option<T> {
+        match &*self.lock_attachment().ok()? {
+            Attachment::Slots(used) => Some(work(&used.open)),
+            Attachment::None | Attachment::Ended => None,
+        }
+    }
+
     /// Chooses the shard of a new queue pair, and starts its progress thread if it does not run.
     /// Returns the shard's index.
     pub(crate) fn next_shard(&self) -> Result<usize, Error> {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use ferroce_control::client::{Introduction, LinkUser, Tap};
+use ferroce_control::client::{Introduction, LinkUser, StreamIntroduction, Tap};
 use ferroce_control::{Gid, LinkEvent, LinkEventKind, LinkInfo, PortState};
 use ferroce_trace::{JournalFile, RingWriter};
 
@@ -61,6 +61,14 @@ impl LinkUser for Supervisor {
         // A channel that is dropped closes its other end, too.
         if let Some(shard) = shard.filter(|_| self.takes_channels) {
             shard.introduced(introduction);
+        }
+    }
+
+    fn stream_introduced(&self, introduction: StreamIntroduction) {
+        let mut shards = self.inventory.shards.iter();
+        let shard = shards.find(|shard| shard.slot() == introduction.slot);
+        if let Some(shard) = shard.filter(|_| self.takes_channels) {
+            shard.stream_introduced(introduction);
         }
     }
 

@@ -65,7 +65,7 @@ pub(crate) fn add_link_of(kind: &str, name: &str, netdev: &str) {
         lids: false,
         patience: 0,
         speed: None,
-        local: kind == "rxe",
+        local: true,
         strict: String::new(),
         profile: String::new(),
     };

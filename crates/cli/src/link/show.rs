@@ -1,7 +1,6 @@
 //! `ferroce link show`: prints links in the text and JSON formats of `rdma link show`.
 
 use anyhow::{Result, bail};
-use ferroce_control::link::local_by_default;
 use ferroce_control::{Gid, LinkInfo};
 use serde::Serialize;
 
@@ -78,12 +77,8 @@ fn text(link: &LinkInfo, format: Format) -> String {
         if link.patience > 0 {
             text += &format!("patience {} ", link.patience);
         }
-        if link.local != local_by_default(&link.kind) {
-            text += if link.local {
-                "local on "
-            } else {
-                "local off "
-            };
+        if !link.local {
+            text += "local off ";
         }
         for gid in &link.gids {
             let (index, address, netdev) = (gid.index, gid.address, &gid.netdev);

@@ -2,7 +2,7 @@
 //! value, as in iproute2.
 
 use anyhow::{Context, Result, bail};
-use ferroce_control::link::{MAX_SPEED, MTUS, local_by_default};
+use ferroce_control::link::{MAX_SPEED, MTUS};
 use ferroce_control::{LinkConfig, Request, check_name};
 
 const USAGE: &str = "ferroce link add NAME type rxe|siw netdev IF \
@@ -46,7 +46,7 @@ pub(crate) fn parse(words: &[String]) -> Result<LinkConfig> {
         mtu,
         // siw asks for no CRCs: TCP has a checksum.
         crc: crc.unwrap_or(kind != "siw"),
-        local: local.unwrap_or(local_by_default(&kind)),
+        local: local.unwrap_or(true),
         kind,
         lids: lids.unwrap_or(false),
         patience: patience.unwrap_or(0),

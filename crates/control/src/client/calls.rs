@@ -276,6 +276,7 @@ pub(crate) fn is_item(reply: &Reply) -> bool {
         | Reply::Attached { .. }
         | Reply::Resumed { .. }
         | Reply::Introduced { .. }
+        | Reply::StreamIntroduced { .. }
         | Reply::Report { .. }
         | Reply::Captured { .. }
         | Reply::Tap { .. }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::calls::{Answer, Hook, detach};
 use super::shared::Shared;
+use super::streams::StreamIntroduction;
 use super::{Client, SlotNumbers, lock, note_closed};
 use crate::attach::{AttachedSlot, ResumeDescriptors, unpack};
 use crate::connection::{next_request_number, unexpected};
@@ -26,6 +27,8 @@ pub trait LinkUser: Send + Sync + core::fmt::Debug {
     fn refused(&self);
     /// Takes a channel that another program has asked for.
     fn introduced(&self, introduction: Introduction);
+    /// Takes a channel for a connection that this program has offered.
+    fn stream_introduced(&self, introduction: StreamIntroduction);
     /// Takes memory to which the program writes its packets and failures on the link.
     fn tapped(&self, tap: Tap);
     /// Returns the program's objects on the link: a list of
@@ -173,6 +176,19 @@ impl OpenLinks {
         let links = lock(&self.entries);
         if let Some(user) = links.get(&number).and_then(|entry| entry.user.as_ref()) {
             user.introduced(introduction);
+        }
+    }
+
+    /// Hands a channel for a connection to the user of an attachment. Without a user the channel
+    /// is closed.
+    pub(super) fn stream_introduced(
+        &self,
+        number: AttachmentNumber,
+        introduction: StreamIntroduction,
+    ) {
+        let links = lock(&self.entries);
+        if let Some(user) = links.get(&number).and_then(|entry| entry.user.as_ref()) {
+            user.stream_introduced(introduction);
         }
     }
 
@@ -337,21 +353,38 @@ impl OpenLink {
             slot,
             peer,
         };
-        let hook: Hook = Box::new(move |answer| {
-            take(answer.and_then(|Answer { last, fds, .. }| {
+        self.ask(&request, move |answer| {
+            take(answer.and_then(|(last, fds)| {
                 match last {
                     Reply::Introduced { asked, .. } => Introduction::new(slot, peer, asked, fds)
                         .ok_or_else(|| Error::Unexpected("a channel without descriptors".into())),
                     other => Err(unexpected(&other)),
                 }
             }));
+        })
+    }
+
+    /// Sends a request without waiting for the answer. A thread of the client passes the last
+    /// reply with its descriptors to `take`. Returns false if there is no connection to ferroced.
+    pub(super) fn ask(
+        &self,
+        request: &Request,
+        take: impl FnOnce(Result<(Reply, Vec<OwnedFd>), Error>) + Send + 'static,
+    ) -> bool {
+        let hook: Hook = Box::new(move |answer| {
+            take(answer.map(|Answer { last, fds, .. }| (last, fds)));
             Ok(Answer {
                 items: Vec::new(),
                 last: Reply::Done,
                 fds: Vec::new(),
             })
         });
-        self.client.shared.notify(None, &request, Some(hook))
+        self.client.shared.notify(None, request, Some(hook))
+    }
+
+    /// Returns the number of the attachment.
+    pub(super) fn number(&self) -> AttachmentNumber {
+        self.number
     }
 }
 

@@ -34,6 +34,7 @@ mod receiving;
 mod recovery;
 mod reports;
 mod shared;
+mod streams;
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -54,6 +55,7 @@ pub use calls::{Answer, Hook, returning_call};
 pub use links::{Introduction, LinkUser, OpenLink, Tap};
 pub use recovery::Recovery;
 use shared::Shared;
+pub use streams::StreamIntroduction;
 
 /// A part of the process that uses the connection manager. The client's thread calls it, or a
 /// thread that waits for ferroced, so its functions must not wait for ferroced.

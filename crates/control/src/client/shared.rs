@@ -11,6 +11,7 @@ use super::calls::{Answer, Answered, Call, Hook, State, is_item, returning};
 use super::links::{Introduction, OpenLinks, Tap};
 use super::receiving::Receiving;
 use super::reports::Reports;
+use super::streams::StreamIntroduction;
 use super::{Service, lock, recovery};
 use crate::clock::now;
 use crate::cm::CmCall;
@@ -364,6 +365,15 @@ impl Shared {
                 asked,
             } => match Introduction::new(slot, peer, asked, fds) {
                 Some(introduction) => self.links.introduced(attachment, introduction),
+                None => tracing::warn!("ferroced sent a channel without its descriptors"),
+            },
+            Reply::StreamIntroduced {
+                attachment,
+                slot,
+                local,
+                peer,
+            } => match StreamIntroduction::new(slot, (local, peer), fds) {
+                Some(introduction) => self.links.stream_introduced(attachment, introduction),
                 None => tracing::warn!("ferroced sent a channel without its descriptors"),
             },
             Reply::Journal { attachment } => {

@@ -10,7 +10,7 @@ fn link(name: &str, netdev: &str) -> LinkConfig {
         lids: false,
         patience: 0,
         speed: None,
-        local: ferroce_control::link::local_by_default("rxe"),
+        local: true,
         strict: String::new(),
         profile: String::new(),
     }

@@ -48,7 +48,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
         lids: false,
         patience: 0,
         speed: None,
-        local: ferroce_control::link::local_by_default("rxe"),
+        local: true,
         strict: String::new(),
         profile: String::new(),
     }
@@ -167,13 +167,6 @@ fn siw_refuses_options_of_packets() {
                 ..siw.clone()
             },
             "patience",
-        ),
-        (
-            LinkConfig {
-                local: true,
-                ..siw.clone()
-            },
-            "local",
         ),
     ] {
         let refused = links.add(config, &netdevs()).unwrap_err();

@@ -107,7 +107,7 @@ pub(crate) fn add_of(kind: &str, name: &str, netdev: &str) -> Result<(), Error> 
         lids: false,
         patience: 0,
         speed: None,
-        local: kind == "rxe",
+        local: true,
         strict: String::new(),
         profile: String::new(),
     }))

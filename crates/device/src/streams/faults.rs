@@ -12,11 +12,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ferroce_faults::{Provoked, Weather};
-use ferroce_roce::{Counter, Time};
+use ferroce_roce::Time;
 use ferroce_shard::{Faults, RECEIVE_BUDGET};
 use rustix::event::epoll;
 
-use super::{BUFFER, Observer, StreamCore, StreamDirection, TURN_BYTES, UNIT, io};
+use super::{BUFFER, Observer, StreamCore, StreamDirection, TURN_BYTES, UNIT};
 
 /// Bytes of a stream that wait at most. Then the socket is not read, and TCP stops the peer.
 const MOST_BYTES: usize = 4 << 20;
@@ -102,17 +102,20 @@ impl StreamCore {
                 self.pause(qpn);
                 break;
             }
-            let Some(stream) = self.streams.get(&qpn) else {
+            if !self.streams.contains_key(&qpn) {
                 break;
-            };
+            }
             // A stream with half of an FPDU's length ends that first.
             let room = match self.waits(qpn) {
                 true => BUFFER,
                 false => 1,
             };
             let mut buffer = core::mem::take(&mut self.buffer);
-            // SAFETY: there are no places.
-            let got = unsafe { io::receive(&stream.socket, &[], &mut buffer[..room]) };
+            let got = match self.streams.get_mut(&qpn) {
+                // SAFETY: there are no places.
+                Some(stream) => unsafe { stream.receive(&[], &mut buffer[..room]) },
+                None => Err(ErrorKind::WouldBlock.into()),
+            };
             match got {
                 Ok(0) => self.add_end(now, qpn, Item::End),
                 Ok(bytes) => {
@@ -124,8 +127,8 @@ impl StreamCore {
                             self.engine.receive(now, process.memory(), qpn, bytes);
                         }
                     }
-                    self.counters.count(Counter::RcvdPkts);
-                    self.counters.add(Counter::RcvdBytes, bytes as u64);
+                    let is_memory = self.streams.get(&qpn).is_some_and(|s| s.wire.is_memory());
+                    self.count_received(is_memory, bytes);
                     total += bytes;
                 }
                 Err(ref error) if error.kind() == ErrorKind::Interrupted => {}
@@ -139,6 +142,9 @@ impl StreamCore {
                 }
             }
             self.buffer = buffer;
+        }
+        if total > 0 {
+            self.end_receive(now, process, qpn);
         }
         self.release(now, process);
         match total >= TURN_BYTES {
@@ -286,9 +292,12 @@ impl StreamCore {
     fn pause(&mut self, qpn: u32) {
         if let (Some(faults), Some(stream)) = (&mut self.faults, self.streams.get(&qpn))
             && let Some(waiting) = faults.streams.get_mut(&qpn)
-            && !core::mem::replace(&mut waiting.is_paused, true)
         {
-            let _watched = epoll::delete(&self.epoll, &stream.socket);
+            // Bytes that arrive later wake a thread once more.
+            stream.wire.memory().inspect(|memory| memory.pause(true));
+            if !core::mem::replace(&mut waiting.is_paused, true) {
+                let _watched = epoll::delete(&self.epoll, &stream.socket);
+            }
         }
     }
 
@@ -300,6 +309,7 @@ impl StreamCore {
             && !waiting.has_ended
             && core::mem::replace(&mut waiting.is_paused, false)
         {
+            stream.wire.memory().inspect(|memory| memory.pause(false));
             let mut events = epoll::EventFlags::IN;
             events.set(epoll::EventFlags::OUT, stream.awaits_room);
             let data = epoll::EventData::new_u64(qpn.into());

@@ -6,6 +6,7 @@
 //!        v
 //!   StreamCore: Engine   <-- recvmsg, into the program's memory if much is expected
 //!               sockets  --> sendmsg, from the program's memory
+//!               rings    <-> the same bytes, to and from programs of this host (wire.rs)
 //!               epoll: threads sleep on it, and it names the sockets that are ready
 //! ```
 //!
@@ -15,11 +16,16 @@
 mod faults;
 mod io;
 mod latest;
+mod memory;
+#[cfg(test)]
+mod memory_tests;
 mod observe;
+mod room;
 mod setup;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -44,6 +50,7 @@ pub(crate) use observe::Observer;
 use setup::{Stream, close};
 pub use setup::{StreamSetup, StreamUser};
 pub(crate) use tap::{Segment, StreamDirection};
+pub(crate) use wire::{Addresses, MemoryStream, Wire};
 
 /// Bytes received from a socket in one call while no place for them is known. They are copied
 /// once more, from a processor's first cache.
@@ -79,6 +86,10 @@ pub(crate) struct StreamCore {
     buffer: Box<[u8]>,
     places: Vec<(MemRef, u32)>,
     latest: LatestSocket,
+    /// Queue pairs whose streams have a channel in shared memory.
+    in_memory: Vec<u32>,
+    /// Time from which on a turn looks at the sockets.
+    sockets_due: Time,
     /// True if ready queue pairs wait for the next turn.
     has_ready: bool,
     /// True if a capture may run.
@@ -119,6 +130,8 @@ impl StreamCore {
             buffer: vec![0; BUFFER].into_boxed_slice(),
             places: Vec::new(),
             latest: LatestSocket::default(),
+            in_memory: Vec::new(),
+            sockets_due: Time::ZERO,
             has_ready: false,
             is_observed: false,
             copied: Vec::new(),
@@ -131,23 +144,30 @@ impl StreamCore {
         self.slot
     }
 
-    /// Returns a doorbell without channels: connections go through TCP.
+    /// Returns the doorbell of the channels in shared memory.
     pub(crate) fn doorbell(&self) -> &Arc<Doorbell> {
         &self.doorbell
     }
 
-    /// Returns a descriptor that is readable while a socket is ready.
-    pub(crate) fn descriptor(&self) -> std::io::Result<OwnedFd> {
-        self.epoll.try_clone()
+    /// Returns descriptors of which one is readable while a socket is ready, or rung.
+    pub(crate) fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
+        let mut fds = vec![self.epoll.try_clone()?];
+        for fd in self.doorbell.descriptors() {
+            fds.push(fd.try_clone_to_owned()?);
+        }
+        Ok(fds)
     }
 
     /// Receives, handles timers and sends. Returns the amount received, in units of a datagram.
     pub(crate) fn turn(&mut self, now: Time, process: &mut impl Observer, caller: Caller) -> usize {
-        let received = match self.socket_to_poll(caller) {
-            Some(qpn) => self.receive(now, process, qpn),
-            None if self.streams.is_empty() => 0,
-            None => self.receive_ready(now, process),
-        };
+        let mut received = self.receive_in_memory(now, process);
+        if self.looks_at_sockets(now) {
+            received += match self.socket_to_poll(caller) {
+                Some(qpn) => self.receive_from_socket(now, process, qpn),
+                None if self.streams.is_empty() => 0,
+                None => self.receive_ready(now, process),
+            };
+        }
         if self.faults.is_some() {
             self.release(now, process);
         }
@@ -194,7 +214,7 @@ impl StreamCore {
                 self.unblock(now, process, qpn);
             }
             if flags.intersects(!epoll::EventFlags::OUT) {
-                received += self.receive(now, process, qpn);
+                received += self.receive_from_socket(now, process, qpn);
             }
         }
         received.min(RECEIVE_BUDGET)
@@ -208,13 +228,13 @@ impl StreamCore {
         let mut total = 0;
         self.begin_tap(process, qpn);
         while total < TURN_BYTES {
-            let Some(stream) = self.streams.get(&qpn) else {
+            let Some(stream) = self.streams.get_mut(&qpn) else {
                 break;
             };
             self.engine.direct_places(qpn, &mut self.places);
             let expected: u32 = self.places.iter().map(|(_, bytes)| *bytes).sum();
-            // A capture takes the bytes from the buffer.
-            if expected < DIRECT || stream.tap.is_some() {
+            // A capture takes the bytes from the buffer, and so does a ring.
+            if expected < DIRECT || stream.tap.is_some() || stream.wire.memory().is_some() {
                 self.places.clear();
             }
             let room = match (self.places.is_empty(), stream.has_crcs) {
@@ -225,19 +245,20 @@ impl StreamCore {
             let buffer = &mut self.buffer[..room];
             // SAFETY: the engine has just checked the keys of the places, and this thread
             // holds the lock of the shard.
-            let mut got = unsafe { io::receive(&stream.socket, &self.places, buffer) };
+            let mut got = unsafe { stream.receive(&self.places, buffer) };
             if let Err(error) = &got
                 && error.raw_os_error() == Some(libc::EFAULT)
             {
                 // The engine finds the fault when it writes the bytes.
                 self.places.clear();
                 // SAFETY: there are no places.
-                got = unsafe { io::receive(&stream.socket, &[], buffer) };
+                got = unsafe { stream.receive(&[], buffer) };
             }
             let direct = match self.places.is_empty() {
                 true => 0,
                 false => expected as usize,
             };
+            let is_memory = stream.wire.is_memory();
             match got {
                 Ok(0) => {
                     self.engine.end_of_stream(now, qpn);
@@ -258,10 +279,10 @@ impl StreamCore {
                         let rest = &self.buffer[..rest];
                         self.engine.receive(now, process.memory(), qpn, rest);
                     }
-                    self.counters.count(Counter::RcvdPkts);
-                    self.counters.add(Counter::RcvdBytes, bytes as u64);
+                    self.count_received(is_memory, bytes);
                     total += bytes;
-                    if bytes < direct + room {
+                    // A ring may have further chunks.
+                    if bytes < direct + room && !is_memory {
                         break;
                     }
                 }
@@ -280,6 +301,7 @@ impl StreamCore {
         }
         if total > 0 {
             self.latest.note(qpn, total > UNIT);
+            self.end_receive(now, process, qpn);
         }
         match total >= TURN_BYTES {
             true => RECEIVE_BUDGET,
@@ -314,7 +336,7 @@ impl StreamCore {
     fn send(&mut self, now: Time, process: &mut impl Observer, qpn: u32) {
         self.begin_tap(process, qpn);
         loop {
-            let Some(stream) = self.streams.get(&qpn) else {
+            let Some(stream) = self.streams.get_mut(&qpn) else {
                 return;
             };
             let Some(output) = self.engine.output(now, process.memory(), qpn, OUTPUT) else {
@@ -323,9 +345,10 @@ impl StreamCore {
             let length = output.len();
             let sent = match length {
                 0 => Ok((0, true)),
-                _ => io::send(&stream.socket, output, process.memory()),
+                _ => stream.wire.send(&stream.socket, output, process.memory()),
             };
             let accepted = sent.as_ref().map_or(0, |(bytes, _)| *bytes);
+            let is_memory = stream.wire.is_memory();
             if accepted > 0 && stream.tap.is_some() {
                 self.copied.clear();
                 // The socket has just read the memory.
@@ -334,8 +357,7 @@ impl StreamCore {
             }
             self.engine.accepted(now, qpn, accepted);
             if accepted > 0 {
-                self.counters.count(Counter::SentPkts);
-                self.counters.add(Counter::SentBytes, accepted as u64);
+                self.count_sent(is_memory, accepted);
             }
             match sent {
                 Ok((bytes, _)) if bytes == length => return,
@@ -354,40 +376,6 @@ impl StreamCore {
                     return self.engine.reset(now, qpn);
                 }
             }
-        }
-    }
-
-    /// Waits until a socket has room.
-    fn block(&mut self, qpn: u32) {
-        if let Some(stream) = self.streams.get_mut(&qpn) {
-            stream.is_blocked = true;
-            if !core::mem::replace(&mut stream.awaits_room, true) {
-                self.watch(qpn, epoll::EventFlags::IN | epoll::EventFlags::OUT);
-            }
-        }
-    }
-
-    /// Tries to send to a socket that was full.
-    fn unblock(&mut self, now: Time, process: &mut impl Observer, qpn: u32) {
-        let Some(stream) = self.streams.get_mut(&qpn) else {
-            return;
-        };
-        stream.is_blocked = false;
-        self.send(now, process, qpn);
-        if let Some(stream) = self.streams.get_mut(&qpn)
-            && !stream.is_blocked
-            && core::mem::replace(&mut stream.awaits_room, false)
-        {
-            self.watch(qpn, epoll::EventFlags::IN);
-        }
-    }
-
-    fn watch(&self, qpn: u32, events: epoll::EventFlags) {
-        let data = epoll::EventData::new_u64(qpn.into());
-        if let Some(stream) = self.streams.get(&qpn)
-            && let Err(error) = epoll::modify(&self.epoll, &stream.socket, data, events)
-        {
-            tracing::warn!("connection of queue pair {qpn:#x}: epoll: {error}");
         }
     }
 
@@ -416,6 +404,7 @@ impl StreamCore {
                     });
                     self.forget_waiting(qpn);
                     if let Some(stream) = self.streams.remove(&qpn) {
+                        self.remove_ring(qpn, &stream.wire);
                         close(&self.epoll, stream, abort, cause);
                     }
                 }
@@ -464,7 +453,7 @@ impl StreamCore {
         process: &mut impl Observer,
         qpn: u32,
     ) -> Result<(), VerbsError> {
-        if self.engine.end_hold(now, qpn) {
+        if self.end_wait(now, qpn) {
             self.send(now, process, qpn);
         }
         self.engine.destroy_qp(now, qpn)
@@ -472,8 +461,10 @@ impl StreamCore {
 
     /// Sends all messages that wait for the start of a stream: the process ends.
     pub(crate) fn flush(&mut self, now: Time, process: &mut impl Observer) {
-        for qpn in self.streams.keys() {
-            self.engine.end_hold(now, *qpn);
+        for qpn in self.streams.keys().copied().collect::<Vec<_>>() {
+            if self.end_wait(now, qpn) {
+                self.send(now, process, qpn);
+            }
         }
         self.transmit(now, process);
     }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use ferroce_iwarp::CloseCause;
 use ferroce_iwarp::mpa::{Params, Role};
-use ferroce_roce::{Time, VerbsError};
+use ferroce_roce::{MemRef, Time, VerbsError};
 use rustix::event::epoll;
 use rustix::net::{Shutdown, SocketAddrAny, sockopt};
 
 use super::tap::{StreamDirection, StreamTap};
-use super::{CHECKED_BUFFER, Observer, StreamCore, io};
+use super::{CHECKED_BUFFER, Observer, StreamCore, Wire, io};
 use crate::fork::NotForChildren;
 
 /// Segment size for a connection that does not tell its own: that of an MTU of 1500.
@@ -63,6 +63,7 @@ pub(super) struct Stream {
     pub(super) is_blocked: bool,
     /// True if epoll reports when the socket has room.
     pub(super) awaits_room: bool,
+    pub(super) wire: Wire,
     pub(super) role: Role,
     pub(super) has_crcs: bool,
     /// Request and Reply of the setup, for captures.
@@ -70,6 +71,22 @@ pub(super) struct Stream {
     /// The segments that a capture shows, once one has begun.
     pub(super) tap: Option<Box<StreamTap>>,
     _not_for_children: NotForChildren,
+}
+
+impl Stream {
+    /// Receives bytes; see [`Wire::receive`].
+    ///
+    /// # Safety
+    ///
+    /// As for [`io::receive`].
+    pub(super) unsafe fn receive(
+        &mut self,
+        places: &[(MemRef, u32)],
+        buffer: &mut [u8],
+    ) -> std::io::Result<usize> {
+        // SAFETY: as for this function.
+        unsafe { self.wire.receive(&self.socket, places, buffer) }
+    }
 }
 
 impl StreamCore {
@@ -80,6 +97,7 @@ impl StreamCore {
         process: &mut impl Observer,
         qpn: u32,
         setup: StreamSetup,
+        wire: Wire,
     ) -> Result<(), VerbsError> {
         let failed = |what: &str, error: std::io::Error| {
             VerbsError::NotConnected(format!(
@@ -95,7 +113,7 @@ impl StreamCore {
             user,
         } = setup;
         sockopt::set_tcp_nodelay(&socket, true).map_err(|e| failed("TCP_NODELAY", e.into()))?;
-        if is_local(&socket) {
+        if !wire.is_memory() && is_local(&socket) {
             tune_for_memory(&socket);
         }
         let segment = io::segment_size(&socket).map_err(|e| failed("TCP_MAXSEG", e))?;
@@ -107,7 +125,10 @@ impl StreamCore {
         let data = epoll::EventData::new_u64(qpn.into());
         epoll::add(&self.epoll, &socket, data, epoll::EventFlags::IN)
             .map_err(|e| failed("epoll", e.into()))?;
-        self.engine.connect(now, qpn, params, segment)?;
+        self.add_ring(qpn, &wire)
+            .map_err(|e| failed("shared memory", e))?;
+        let connected = self.engine.connect(now, qpn, params, segment);
+        connected.inspect_err(|_| self.remove_ring(qpn, &wire))?;
         let mut not_for_children = NotForChildren::default();
         not_for_children.add(socket.as_fd());
         // The socket has sent nothing before, so there is room for a Reply.
@@ -122,6 +143,7 @@ impl StreamCore {
             user,
             is_blocked: false,
             awaits_room: false,
+            wire,
             role: params.role,
             has_crcs: params.crc,
             frames: (request, reply),
@@ -151,6 +173,9 @@ impl StreamCore {
     pub(crate) fn unacknowledged(&self, qpn: u32) -> usize {
         let stream = self.streams.get(&qpn);
         stream.map_or(0, |stream| {
+            if let Some(unread) = stream.wire.unread() {
+                return unread;
+            }
             io::unacknowledged(&stream.socket).unwrap_or_else(|error| {
                 tracing::warn!("connection of queue pair {qpn:#x}: SIOCOUTQ: {error}");
                 0

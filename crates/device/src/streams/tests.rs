@@ -18,17 +18,24 @@ use ferroce_roce::{
 use ferroce_shard::Process;
 use rustix::net::sockopt;
 
-use super::{Observer, Segment, StreamCore, StreamSetup, StreamUser};
+use super::{Observer, Segment, StreamCore, StreamSetup, StreamUser, Wire};
 use crate::memory::ProcessMemory;
 
-const NOW: Time = Time::from_nanos(1);
+pub(super) const NOW: Time = Time::from_nanos(1);
 /// An FPDU with the first SEND of a stream, of no bytes.
-const EMPTY_SEND: [u8; 24] = [
+pub(super) const EMPTY_SEND: [u8; 24] = [
     0, 18, 0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0,
 ];
 
 /// A process that ignores events.
-struct Quiet(ProcessMemory);
+pub(super) struct Quiet(ProcessMemory);
+
+impl Quiet {
+    pub(super) fn new() -> Quiet {
+        // SAFETY: no work request of the tests names memory.
+        Quiet(unsafe { ProcessMemory::current() })
+    }
+}
 
 impl Process for Quiet {
     fn memory(&self) -> &dyn Memory {
@@ -53,7 +60,11 @@ impl StreamUser for () {
 }
 
 /// Returns a core with a connected queue pair, its number and its completion queue, and the peer.
-fn connected(process: &mut Quiet) -> (StreamCore, u32, Arc<Cq>, TcpStream) {
+pub(super) fn connected(
+    process: &mut Quiet,
+    role: Role,
+    wire: Wire,
+) -> (StreamCore, u32, Arc<Cq>, TcpStream) {
     let regions = Arc::new(Regions::new([1; 32]));
     let mut core = StreamCore::new(1, &regions, Arc::new(Counters::default())).unwrap();
     let cq = Cq::new(1, 16).unwrap();
@@ -87,7 +98,7 @@ fn connected(process: &mut Quiet) -> (StreamCore, u32, Arc<Cq>, TcpStream) {
     let setup = StreamSetup {
         socket: socket.into(),
         params: Params {
-            role: Role::Initiator,
+            role,
             crc: false,
             ird: 1,
             ord: 1,
@@ -98,24 +109,21 @@ fn connected(process: &mut Quiet) -> (StreamCore, u32, Arc<Cq>, TcpStream) {
         received: Vec::new(),
         user: Arc::new(()),
     };
-    core.connect(NOW, process, qpn, setup).unwrap();
+    core.connect(NOW, process, qpn, setup, wire).unwrap();
     (core, qpn, cq, peer)
 }
 
-#[test]
-fn failed_send_loses_no_message_that_arrived_before() {
-    // SAFETY: no work request of the test names memory.
-    let mut process = Quiet(unsafe { ProcessMemory::current() });
-    let (mut core, qpn, cq, mut peer) = connected(&mut process);
+/// Posts a receive without memory, with the number 1.
+pub(super) fn post_receive(core: &mut StreamCore, qpn: u32) {
     let receive = RecvWr {
         wr_id: 1,
         sges: &[],
     };
     core.engine.post_recv(NOW, qpn, &receive).unwrap();
-    peer.write_all(&EMPTY_SEND).unwrap();
-    // The peer resets the connection.
-    sockopt::set_socket_linger(&peer, Some(core::time::Duration::ZERO)).unwrap();
-    drop(peer);
+}
+
+/// Posts a SEND of no bytes, with the number 2.
+pub(super) fn post_send(core: &mut StreamCore, qpn: u32) {
     let send = SendWr {
         wr_id: 2,
         op: SendOp::Send { imm: None },
@@ -125,9 +133,29 @@ fn failed_send_loses_no_message_that_arrived_before() {
         xrc_srq: 0,
     };
     core.engine.post_send(NOW, qpn, send).unwrap();
-    core.transmit(NOW, &mut process);
+}
+
+/// Takes all completions, in the order of their numbers.
+pub(super) fn completions(cq: &Cq) -> Vec<(u64, WcStatus)> {
     let mut completed = Vec::new();
     cq.poll(16, |wc| completed.push((wc.wr_id, wc.status)));
     completed.sort_by_key(|(wr_id, _)| *wr_id);
-    assert_eq!(completed, [(1, WcStatus::Success), (2, WcStatus::WrFlush)]);
+    completed
+}
+
+#[test]
+fn failed_send_loses_no_message_that_arrived_before() {
+    let mut process = Quiet::new();
+    let (mut core, qpn, cq, mut peer) = connected(&mut process, Role::Initiator, Wire::Tcp);
+    post_receive(&mut core, qpn);
+    peer.write_all(&EMPTY_SEND).unwrap();
+    // The peer resets the connection.
+    sockopt::set_socket_linger(&peer, Some(core::time::Duration::ZERO)).unwrap();
+    drop(peer);
+    post_send(&mut core, qpn);
+    core.transmit(NOW, &mut process);
+    assert_eq!(
+        completions(&cq),
+        [(1, WcStatus::Success), (2, WcStatus::WrFlush)]
+    );
 }

@@ -78,7 +78,7 @@ impl Doorbell {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub(super) fn add(&self, end: &Arc<End>) -> io::Result<()> {
+    pub fn add(&self, end: &Arc<End>) -> io::Result<()> {
         let mut state = self.lock();
         epoll::add(&self.epoll, &**end, data_of(end.as_fd()), EventFlags::IN)?;
         state.ends.push(Arc::clone(end));
@@ -102,7 +102,7 @@ impl Doorbell {
     }
 
     /// Removes ends that are closed.
-    pub(super) fn remove_closed(&self) {
+    pub fn remove_closed(&self) {
         let mut state = self.lock();
         state.ends.retain(|end| {
             if end.is_closed() {

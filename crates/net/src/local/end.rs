@@ -17,7 +17,7 @@ use rustix::net::{
 use super::bell::{Bell, PeerBell};
 use super::channels::Endpoint;
 use super::memory::{self, Memory, RingView};
-use super::ring::{has_record, is_armed};
+use super::ring::{RingMemory, has_record, is_armed};
 
 /// One of the two ends of a channel. It names the ring that an end writes to.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -40,6 +40,9 @@ pub enum Readiness {
     /// It has closed the channel, or has died.
     Closed,
 }
+
+/// No position: the outgoing ring is not full.
+const HAS_ROOM: u64 = u64::MAX;
 
 /// Creates the parts of a channel: the memory, and a socket for each end.
 ///
@@ -66,6 +69,9 @@ pub struct End {
     bell: OnceLock<PeerBell>,
     /// Bytes read from the incoming ring, for threads that do not read it themselves.
     read: AtomicU64,
+    /// Position of the other end's reader when the outgoing ring had no room; [`HAS_ROOM`] if a
+    /// record did fit since.
+    full_at: AtomicU64,
     is_ready: AtomicBool,
     /// True if a thread has waited in vain for the other end.
     is_late: AtomicBool,
@@ -93,6 +99,7 @@ impl End {
             own_peer: None,
             bell: OnceLock::new(),
             read: AtomicU64::new(0),
+            full_at: AtomicU64::new(HAS_ROOM),
             is_ready: AtomicBool::new(side == Side::Both),
             is_late: AtomicBool::new(false),
             is_closed: AtomicBool::new(false),
@@ -149,10 +156,31 @@ impl End {
         super::ring::Reader::new(self.incoming.clone())
     }
 
-    /// Returns true if a packet waits.
+    /// Returns true if a packet waits, or if a stream waited for room that there is now.
     #[inline]
     pub(super) fn has_packet(&self) -> bool {
-        has_record(&self.incoming, self.read.load(Ordering::Relaxed)) && !self.is_closed()
+        let has_record = has_record(&self.incoming, self.read.load(Ordering::Relaxed));
+        (has_record || self.has_made_room()) && !self.is_closed()
+    }
+
+    /// Notes the position of the other end's reader when a stream found no room, or none once a
+    /// record did fit.
+    pub(super) fn note_full(&self, head: Option<u64>) {
+        self.full_at
+            .store(head.unwrap_or(HAS_ROOM), Ordering::Relaxed);
+    }
+
+    /// Returns true if a stream found no room in its last write.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.full_at.load(Ordering::Relaxed) != HAS_ROOM
+    }
+
+    /// Returns true if the other end has read something since a stream found no room.
+    #[inline]
+    pub(super) fn has_made_room(&self) -> bool {
+        let full_at = self.full_at.load(Ordering::Relaxed);
+        full_at != HAS_ROOM && self.outgoing.head().load(Ordering::Acquire) != full_at
     }
 
     /// Returns true if the other end has seen that a thread sleeps here, and sends a wakeup. Without,
@@ -268,6 +296,26 @@ impl End {
             }
             // Another thread may take the wakeup that announces it: look again soon.
             let slice = left.min(Duration::from_millis(2));
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            let _interrupted = poll(&mut fds, Timespec::try_from(slice).ok().as_ref());
+            left -= slice;
+        }
+    }
+
+    /// Waits until the other end has announced itself, for at most `timeout`, and takes its bell.
+    /// Returns false if it has not. An end that has closed after its announcement may have
+    /// written bytes.
+    pub fn await_announcement(&self, timeout: Duration) -> bool {
+        let mut left = timeout;
+        loop {
+            let is_closed = self.take_wakeups();
+            if self.is_ready.load(Ordering::Relaxed) {
+                return true;
+            }
+            if is_closed || left.is_zero() {
+                return false;
+            }
+            let slice = left.min(Duration::from_millis(10));
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
             let _interrupted = poll(&mut fds, Timespec::try_from(slice).ok().as_ref());
             left -= slice;

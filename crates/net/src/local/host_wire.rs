@@ -4,7 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use ferroce_roce::{Counters, Path};
 
@@ -12,6 +12,7 @@ use super::channels::{Inbound, Outbound, gone, is_enough};
 use super::doorbell::Doorbell;
 use super::end::End;
 use super::host_addresses::Kernel;
+use super::this_process::ThisProcess;
 use crate::incoming::IncomingRun;
 use crate::send_error::SendError;
 use crate::steering;
@@ -35,20 +36,6 @@ pub struct HostSender {
     process: ThisProcess,
 }
 
-/// The process that has the channels. A forked child does not have their memory.
-#[derive(Copy, Clone)]
-struct ThisProcess {
-    forks: &'static AtomicU32,
-    before: u32,
-}
-
-impl ThisProcess {
-    #[inline]
-    fn is_current(self) -> bool {
-        self.forks.load(Ordering::Relaxed) == self.before
-    }
-}
-
 impl HostWire {
     /// Returns a wire without channels. `forks` counts the forks that led to this process, so
     /// that a child leaves the channels alone.
@@ -69,10 +56,7 @@ impl HostWire {
             doorbell: Arc::new(Doorbell::new()?),
             counters,
             is_busy: false,
-            process: ThisProcess {
-                forks,
-                before: forks.load(Ordering::Relaxed),
-            },
+            process: ThisProcess::new(forks),
         })
     }
 

@@ -20,6 +20,7 @@
 //!   bell, a pipe that the other ends write to.
 //! * [`Inbound`] and [`Outbound`] are the channels of a slot, without I/O: records of runs, wakeups,
 //!   full rings, and the end of the other process. The simulator runs them, too.
+//! * [`StreamEnd`] carries the bytes of one iWARP connection through a channel of its own.
 //! * [`HostWire`] is the wire of a program: UDP sockets, and channels. The path of a packet
 //!   names the wire.
 //!
@@ -38,8 +39,12 @@ mod host_wire;
 mod memory;
 mod record;
 pub mod ring;
+mod stream;
+#[cfg(test)]
+mod stream_tests;
 #[cfg(test)]
 mod tests;
+mod this_process;
 
 #[cfg(feature = "bugs")]
 pub use bugs::{Bug, Injected};
@@ -50,6 +55,7 @@ pub use host_addresses::HostLookup;
 pub use host_wire::{HostSender, HostWire};
 pub use memory::{CHANNEL_SIZE, RingView};
 pub use record::encode as encode_record;
+pub use stream::{MAX_STREAM_RECORD, StreamEnd};
 
 /// The atomics of [`ring`]. `loom/` compiles the same file with atomics of its own.
 mod sync {

@@ -121,6 +121,17 @@ impl<M: RingMemory> Writer<M> {
         self.head
     }
 
+    /// Returns the bytes of records that the reader has not read. A reader that reports an
+    /// impossible position has read nothing since the last look.
+    pub fn unread(&self) -> usize {
+        let head = self.memory.head().load(Ordering::Acquire);
+        let head = match checked::<M>(head, self.tail) {
+            Ok(()) => head,
+            Err(Broken) => self.head,
+        };
+        self.tail.wrapping_sub(head) as usize
+    }
+
     /// Writes a record. The ring sets the first four bytes of the header.
     ///
     /// # Errors

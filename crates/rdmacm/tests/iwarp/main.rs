@@ -6,6 +6,7 @@ mod ends;
 #[path = "../../../abi/tests/common/ferroced.rs"]
 #[allow(dead_code, reason = "shared with other test programs")]
 mod ferroced;
+mod memory;
 mod support;
 
 use std::io::{Read, Write};
