@@ -18,6 +18,7 @@ use ferroce_control::{Client, LinkInfo, PerProcess, ResumeDescriptors, generatio
 use ferroce_net::local::HostWire;
 use ferroce_net::{Receiver, Sender, SlotSockets, UdpWire};
 use ferroce_roce::{Regions, VerbsError};
+use ferroce_shard::STANDBY_NS;
 
 use crate::busy_shards::{BusyShards, Load};
 use crate::clock;
@@ -37,6 +38,7 @@ use crate::resources::Inventory;
 use crate::shard::Shard;
 use crate::shard_setup::{new_engine, seed, wanted_shards};
 use crate::shards::{Shards, Slot};
+use crate::slowness::scaled;
 use crate::streams::StreamCore;
 use crate::supervisor::Supervisor;
 
@@ -401,7 +403,10 @@ fn open_slots(
                 let wire = UdpWire::new(receiver, Sender::new(), open.link.ifindex);
                 HostWire::new(wire, Arc::clone(&counters), fork::counter())
                     .and_then(|wire| RoceCore::new(engine, wire, credits))
-                    .map(Core::Roce)
+                    .map(|mut core| {
+                        core.set_standby(scaled(STANDBY_NS));
+                        Core::Roce(core)
+                    })
             }
         };
         let shard = core

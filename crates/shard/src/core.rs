@@ -18,7 +18,7 @@ use crate::unmatched::UnmatchedPackets;
 /// Datagrams received in a turn before others get the lock, and peers their ACKs: only a
 /// part of what peers may have in flight.
 pub const RECEIVE_BUDGET: usize = 128;
-/// Time in which a program that polled is expected to poll again.
+/// Time in which a program that polled is expected to poll again, on a machine of usual speed.
 pub const STANDBY_NS: u64 = 80_000;
 
 /// A caller that received from one IP family looks at the other once in this many turns: a
@@ -68,6 +68,8 @@ pub struct Core<W: Wire, P> {
     pub(crate) ack_deferred: bool,
     /// True if posted work requests wait for more of them.
     pub(crate) posts_wait: bool,
+    /// Time after which both are sent without a further call.
+    pub(crate) standby_ns: u64,
     /// End of the last send.
     pub(crate) sent_at: Time,
     /// Time of the last look at the sockets.
@@ -125,6 +127,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             wire,
             ack_deferred: false,
             posts_wait: false,
+            standby_ns: STANDBY_NS,
             sent_at: Time::ZERO,
             sockets_read_at: Time::ZERO,
             sockets_found_at: Time::ZERO,
@@ -133,6 +136,13 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             faults: None,
             injected: Injected::default(),
         })
+    }
+
+    /// Sets the time after which deferred ACKs and waiting posts are sent without a further call:
+    /// [`STANDBY_NS`] by default, and longer on a slow machine. If it were shorter than the standby
+    /// of the progress thread, each message would wake that thread.
+    pub fn set_standby(&mut self, ns: u64) {
+        self.standby_ns = ns;
     }
 
     /// Enables one injected bug of the shard.
@@ -254,7 +264,7 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
         // The program may not poll again after all.
         let acks = self.ack_deferred && !self.injected.has(Bug::ForgetAckDeadline);
         let posts = self.posts_wait && !self.injected.has(Bug::ForgetWaitingPosts);
-        let standby = (acks || posts || !self.received_ack.is_empty()).then_some(STANDBY_NS);
+        let standby = (acks || posts || !self.received_ack.is_empty()).then_some(self.standby_ns);
         let timer = self.engine.next_timeout().into_iter();
         let soon = retry.into_iter().chain(standby);
         let next = timer.chain(soon.map(|ns| now.after_nanos(ns))).min();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use connection::End;
 use ferroce_roce::{AttrMask, QpAttr, QpState, QpType, Time};
-use ferroce_shard::Caller;
+use ferroce_shard::{Caller, STANDBY_NS};
 use loopback::{HERE, Loopback};
 
 const CALLERS: [Caller; 4] = [
@@ -41,6 +41,19 @@ fn waiting_post_has_a_deadline() {
     end.post_write(Time::ZERO, 2);
     assert!(end.core.has_waiting_posts());
     assert!(end.core.next_deadline(Time::ZERO).is_some());
+}
+
+/// A progress thread that stands by for longer on a slow machine was woken for each message.
+#[test]
+fn waiting_post_is_due_after_the_standby_of_the_device() {
+    for standby in [STANDBY_NS, 3 * STANDBY_NS] {
+        let mut end = end();
+        end.core.set_standby(standby);
+        end.post_write(Time::ZERO, 1);
+        end.post_write(Time::ZERO, 2);
+        let due = end.core.next_deadline(Time::ZERO);
+        assert_eq!(due, Some(Time::from_nanos(standby)));
+    }
 }
 
 /// A caller that receives a packet may defer its ACKs, but not the posts: no other packet
