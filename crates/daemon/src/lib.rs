@@ -44,6 +44,7 @@ mod group;
 mod introductions;
 mod ipv6_settings;
 mod journals;
+mod link_local;
 mod links;
 mod listener;
 mod log;

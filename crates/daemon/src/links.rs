@@ -306,9 +306,13 @@ impl Links {
         events
     }
 
-    /// Returns true if the kernel is about to give the netdev of a link its link-local address.
-    pub(crate) fn await_link_local(&self) -> bool {
-        self.links.iter().any(|link| link.awaits_link_local)
+    /// Returns the netdevs to which the kernel may be about to give a link-local address, and the number of
+    /// addresses of each link.
+    pub(crate) fn awaiting_link_local(&self) -> Vec<(u32, usize)> {
+        let links = self.links.iter().filter(|link| link.awaits_link_local);
+        links
+            .map(|link| (link.ifindex, link.info.gids.len()))
+            .collect()
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {

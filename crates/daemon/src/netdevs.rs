@@ -17,7 +17,7 @@ pub(crate) struct Netdev {
     /// True if the kernel has put the netdev into operation.
     pub(crate) running: bool,
     pub(crate) loopback: bool,
-    /// True if the kernel gives netdevs of this type a link-local address, as Ethernet's.
+    /// True if the kernel gives netdevs of this kind a link-local address, as Ethernet's, or `::1`.
     pub(crate) autoconf: bool,
     pub(crate) mtu: u32,
     pub(crate) mac: [u8; 6],
@@ -42,8 +42,8 @@ pub(crate) struct Netdevs {
     netdevs: BTreeMap<u32, Netdev>,
     /// In order of arrival.
     addresses: Vec<Address>,
-    /// Netdevs that have lost their link-local address while they run: by duplicate address
-    /// detection, or because the administrator deleted it. The kernel gives them no other.
+    /// Netdevs that run, and whose link-local address has not come in time: the administrator deleted
+    /// it, or another host has it.
     without_link_local: BTreeSet<u32>,
 }
 
@@ -73,6 +73,9 @@ impl Netdevs {
             }
             Change::Address { entry, tentative } => {
                 let address = Address { entry, tentative };
+                if is_automatic(entry) {
+                    self.without_link_local.remove(&entry.ifindex);
+                }
                 match self.addresses.iter_mut().find(|a| a.entry == entry) {
                     Some(known) => std::mem::replace(known, address) != address,
                     None => {
@@ -82,12 +85,9 @@ impl Netdevs {
                 }
             }
             Change::AddressGone(entry) => {
-                let runs = self.get(entry.ifindex).is_some_and(|n| n.running);
-                let lost =
-                    runs && is_link_local(entry) && self.without_link_local.insert(entry.ifindex);
                 let before = self.addresses.len();
                 self.addresses.retain(|a| a.entry != entry);
-                lost || self.addresses.len() != before
+                self.addresses.len() != before
             }
         }
     }
@@ -143,13 +143,19 @@ impl Netdevs {
     /// give it one. A message about a netdev that starts to run can arrive before the kernel has
     /// added the address. The settings of the netdev can forbid it ([`crate::ipv6_settings`]).
     pub(crate) fn lacks_link_local(&self, netdev: &Netdev) -> bool {
-        let has = |a: &Address| a.entry.ifindex == netdev.ifindex && is_link_local(a.entry);
-        // A member of a bond or a team has no address.
+        let has = |a: &Address| a.entry.ifindex == netdev.ifindex && is_automatic(a.entry);
         netdev.running
             && netdev.autoconf
-            && netdev.master.is_none()
             && !self.without_link_local.contains(&netdev.ifindex)
             && !self.addresses.iter().any(has)
+    }
+
+    /// Expects no link-local address any more on netdevs that lack one, until they start again.
+    pub(crate) fn give_up_link_local(&mut self) {
+        let netdevs = self.netdevs.values();
+        let lacking = netdevs.filter(|netdev| self.lacks_link_local(netdev));
+        let lacking: Vec<u32> = lacking.map(|netdev| netdev.ifindex).collect();
+        self.without_link_local.extend(lacking);
     }
 
     /// Returns the netdev and all netdevs above it.
@@ -170,8 +176,9 @@ impl Netdevs {
     }
 }
 
-fn is_link_local(entry: Entry) -> bool {
-    matches!(entry.address, IpAddr::V6(v6) if v6.is_unicast_link_local())
+/// Returns true for addresses that the kernel adds when a netdev starts.
+fn is_automatic(entry: Entry) -> bool {
+    matches!(entry.address, IpAddr::V6(v6) if v6.is_unicast_link_local() || v6.is_loopback())
 }
 
 #[cfg(test)]
@@ -286,30 +293,22 @@ mod tests {
         assert!(!all.lacks_link_local(&up));
 
         let tunnel = Netdev {
+            ifindex: 7,
             autoconf: false,
             ..ethernet(true)
         };
-        let member = Netdev {
-            master: Some(9),
-            ..ethernet(true)
-        };
-        for other in [tunnel, member] {
-            let other = Netdev {
-                ifindex: 7,
-                ..other
-            };
-            assert!(!all.lacks_link_local(&other), "{other:?}");
-        }
+        assert!(!all.lacks_link_local(&tunnel));
     }
 
     #[test]
-    fn lost_link_local_address_comes_back_when_the_netdev_starts_again() {
+    fn missing_link_local_address_is_expected_again_when_the_netdev_starts_again() {
         let mut all = Netdevs::default();
         let (down, up) = (ethernet(false), ethernet(true));
-        let lost = Change::AddressGone(entry(2, "fe80::1"));
         all.apply(Change::Netdev(up.clone()));
-        assert!(all.apply(lost.clone()), "detection has failed");
-        assert!(!all.apply(lost.clone()));
+        all.apply(address(2, "fe80::1"));
+        assert!(all.apply(Change::AddressGone(entry(2, "fe80::1"))));
+        assert!(all.lacks_link_local(&up), "the kernel may choose another");
+        all.give_up_link_local();
         assert!(!all.lacks_link_local(&up));
         let mut fresh = Netdevs::default();
         fresh.apply(Change::Netdev(up.clone()));
@@ -317,9 +316,12 @@ mod tests {
         assert!(!all.lacks_link_local(&up), "as before");
 
         all.apply(Change::Netdev(down));
-        all.apply(lost);
         all.apply(Change::Netdev(up.clone()));
         assert!(all.lacks_link_local(&up));
+        all.give_up_link_local();
+        all.apply(address(2, "fe80::2"));
+        all.apply(Change::AddressGone(entry(2, "fe80::2")));
+        assert!(all.lacks_link_local(&up), "it came all the same");
     }
 
     #[test]

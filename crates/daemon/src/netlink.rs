@@ -6,7 +6,8 @@
 //! The kernel does not report the link-local address that it gives a netdev before duplicate
 //! address detection has ended, 1 to 2 s later. A dump lists the address as soon as it exists, so
 //! ferroced dumps addresses when a link is added, and while the netdev of a link runs without
-//! its address: at each message and request, until the address is there.
+//! its address: at each message and request, until the address is there or the wait for it ends
+//! ([`crate::link_local`]).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -48,6 +48,8 @@ impl Server {
             }
             Request::LinkAdd(config) => {
                 self.find_tentative_addresses();
+                // The addresses of other links may be among them.
+                self.refresh();
                 self.link_add(config)
             }
             Request::LinkDelete { name, force } => self.link_delete(&name, force),
@@ -185,7 +187,7 @@ impl Server {
     /// Applies the changes that netlink reports.
     pub(crate) fn hear_news(&mut self) {
         self.read_changes();
-        if self.links.await_link_local() {
+        if !self.links.awaiting_link_local().is_empty() {
             self.find_tentative_addresses();
             self.refresh();
         }
@@ -213,7 +215,7 @@ impl Server {
     }
 
     /// Adds the addresses that the kernel has not reported yet.
-    fn find_tentative_addresses(&mut self) {
+    pub(crate) fn find_tentative_addresses(&mut self) {
         if let Err(error) = netlink::add_addresses(&mut self.netdevs) {
             tracing::error!(%error, "cannot list addresses");
         }
@@ -230,7 +232,7 @@ impl Server {
     }
 
     /// Handles a change of netdevs: updates the links and announces their changes.
-    fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         let events = self.links.refresh(&self.netdevs);
         if !events.is_empty() {
             self.save();

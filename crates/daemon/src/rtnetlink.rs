@@ -146,7 +146,9 @@ fn netdev(payload: &[u8]) -> Option<Netdev> {
         carrier: has(libc::IFF_LOWER_UP),
         running: has(libc::IFF_RUNNING),
         loopback: has(libc::IFF_LOOPBACK),
-        autoconf: AUTOCONF.contains(&u16_at(payload, 2)?),
+        // A member of a bond has no address of its own.
+        autoconf: !has(libc::IFF_SLAVE)
+            && (has(libc::IFF_LOOPBACK) || AUTOCONF.contains(&u16_at(payload, 2)?)),
         ..Netdev::default()
     };
     let (mut link, mut stacked, mut elsewhere) = (None, false, false);

@@ -25,6 +25,7 @@ use crate::group::Group;
 use crate::introductions::Introductions;
 use crate::ipv6_settings;
 use crate::journals::EndedJournals;
+use crate::link_local::LinkLocalWait;
 use crate::links::{Links, Queries};
 use crate::listener::{Listener, Lock};
 use crate::metrics::Metrics;
@@ -59,6 +60,7 @@ pub(crate) struct Server {
     /// The mirror of sysfs.
     pub(crate) tree: Tree,
     pub(crate) netdevs: Netdevs,
+    pub(crate) link_local_wait: Option<LinkLocalWait>,
     pub(crate) links: Links,
     /// Configured links that cannot be created yet.
     pub(crate) configured_links: Vec<LinkConfig>,
@@ -142,6 +144,7 @@ impl Server {
             place,
             tree,
             netdevs,
+            link_local_wait: None,
             links: Links::new(Queries {
                 speed: ethtool::speed,
                 gives_link_local: ipv6_settings::gives_link_local,
@@ -201,6 +204,7 @@ impl Server {
             }
             self.serve_connections();
             self.serve_pending();
+            self.await_link_local();
             self.drop_slow_readers();
             abandoned = self.is_abandoned();
         }
@@ -247,7 +251,11 @@ impl Server {
         let others = self.first_client_until.filter(|&until| now() < until);
         let look = self.namespace_use.as_ref().and_then(NamespaceUse::deadline);
         let readers = self.metrics.as_ref().and_then(Metrics::deadline);
-        let deadlines = waiting.chain(others).chain(self.cm_deadline());
+        let address = self.link_local_wait.as_ref().map(LinkLocalWait::deadline);
+        let deadlines = waiting
+            .chain(others)
+            .chain(self.cm_deadline())
+            .chain(address);
         deadlines.chain(look).chain(readers).min()
     }
 

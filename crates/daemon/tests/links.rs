@@ -122,14 +122,50 @@ fn address_of_another_host_leaves_the_table() {
         netdev::add_veth("near", "far");
         netdev::set_mac("near", [2, 0, 0, 0, 0, 1]);
         netdev::add_address("near", "10.0.0.1/24");
-        netdev::add_address("far", "fe80::ff:fe00:1/64");
+        // The last probe leaves at least 2 s after the start: this test adds the address at `far` before.
+        netdev::set_detection_time("near", 3);
         let _ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
         set_both_up();
         let now = await_state(|link| link.gid(0).is_some());
         assert_eq!(gids(&now), ["0 fe80::ff:fe00:1", "1 10.0.0.1"]);
-        let now = await_state(|link| !is_tentative(link));
+        netdev::add_address("far", "fe80::ff:fe00:1/64");
+        let now = await_state(|link| link.gid(0).is_some_and(|gid| !gid.tentative));
         assert_eq!(gids(&now), ["0 10.0.0.1", "1 10.0.0.1"]);
+    });
+}
+
+/// `ip address flush` deletes the link-local address, too. The kernel adds it again only when the netdev
+/// is set down and up.
+#[test]
+fn deleted_link_local_address_is_not_awaited_for_long() {
+    let name = "deleted_link_local_address_is_not_awaited_for_long";
+    isolated(name, || {
+        cable();
+        let link_local = netdev::await_tentative_link_local("near");
+        netdev::delete_address("near", &format!("{link_local}/64"));
+        let mut ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let now = await_state(|link| link.gid(0).is_some());
+        let expected = ["0 10.0.0.1", "1 10.0.0.1", "2 fd00::1"];
+        assert_eq!(gids(&now), expected);
+        ferroced.kill();
+        let _ferroced = Ferroced::start();
+        assert_eq!(gids(&link("rxe0")), expected, "after a restart, too");
+    });
+}
+
+#[test]
+fn loopback_that_starts_again_keeps_its_indices() {
+    isolated("loopback_that_starts_again_keeps_its_indices", || {
+        let _ferroced = Ferroced::start();
+        add("rxe0", "lo").unwrap();
+        for _ in 0..5 {
+            netdev::set_down("lo");
+            netdev::set_up("lo");
+            let now = await_state(|link| link.gids.len() == 2);
+            assert_eq!(gids(&now), ["0 ::1", "1 127.0.0.1"]);
+        }
     });
 }
 

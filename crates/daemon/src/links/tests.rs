@@ -299,24 +299,28 @@ fn index_0_waits_for_the_link_local_address() {
         gids.map(|gid| (gid.index, gid.address.to_string()))
             .collect()
     };
-    assert!(!links.await_link_local(), "the netdev is down");
+    assert_eq!(links.awaiting_link_local(), [], "the netdev is down");
     all.apply(Change::Netdev(running));
     links.refresh(&all);
     assert_eq!(gids(&links), [(1, "10.0.0.1".into())]);
-    assert!(links.await_link_local());
+    assert_eq!(links.awaiting_link_local(), [(2, 1)]);
     all.apply(address(2, "fe80::1"));
     links.refresh(&all);
     let both = [(0, "fe80::1".into()), (1, "10.0.0.1".into())];
     assert_eq!(gids(&links), both);
-    assert!(!links.await_link_local());
+    assert_eq!(links.awaiting_link_local(), []);
 
     all.apply(Change::AddressGone(Entry {
         address: "fe80::1".parse().unwrap(),
         ifindex: 2,
     }));
     links.refresh(&all);
+    assert_eq!(links.awaiting_link_local(), [(2, 1)]);
+    all.give_up_link_local();
+    links.refresh(&all);
     let substitute = [(0, "10.0.0.1".into()), (1, "10.0.0.1".into())];
-    assert_eq!(gids(&links), substitute, "the kernel gives it no other");
+    assert_eq!(gids(&links), substitute);
+    assert_eq!(links.awaiting_link_local(), []);
 }
 
 #[test]
