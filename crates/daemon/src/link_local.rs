@@ -3,9 +3,12 @@
 //! A message that a netdev runs can arrive before the kernel has added its link-local address, or
 //! `::1` of a loopback netdev. Index 0 of the GID table stays free meanwhile. But a netdev may never get
 //! such an address: after `ip address flush`, for example, the kernel adds it again only when the netdev is set
-//! down and up. So the wait has an end. Afterwards index 0 shows a substitute, which it keeps.
+//! down and up. So the wait has an end. Afterwards index 0 shows a substitute, which it keeps. The reply to a request
+//! that adds a link waits as long, so that programs find index 0 after `ferroce link add`.
 
 use std::time::{Duration, Instant};
+
+use ferroce_control::Reply;
 
 use crate::poller::now;
 use crate::server::Server;
@@ -29,8 +32,21 @@ impl LinkLocalWait {
 }
 
 impl Server {
-    /// Begins, continues or ends the wait.
+    /// Begins, continues or ends the wait, and replies to the requests that it has delayed.
     pub(crate) fn await_link_local(&mut self) {
+        self.update_link_local_wait();
+        let awaiting = self.links.awaiting_link_local();
+        let is_awaited = |netdev: u32| awaiting.iter().any(|(awaiting, _)| *awaiting == netdev);
+        let delayed = std::mem::take(&mut self.link_additions);
+        for (request, netdev) in delayed {
+            match is_awaited(netdev) {
+                true => self.link_additions.push((request, netdev)),
+                false => self.reply(request, Reply::Done),
+            }
+        }
+    }
+
+    fn update_link_local_wait(&mut self) {
         let netdevs = self.links.awaiting_link_local();
         if netdevs.is_empty() {
             self.link_local_wait = None;

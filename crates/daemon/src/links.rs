@@ -50,7 +50,7 @@ pub(crate) struct Queries {
     /// Returns the speed in Mb/s.
     pub(crate) speed: fn(&str) -> Option<u32>,
     /// Returns true if the kernel gives the netdev a link-local address when it starts to run.
-    pub(crate) gives_link_local: fn(&str) -> bool,
+    pub(crate) allow_link_local: fn(&str) -> bool,
 }
 
 impl Links {
@@ -374,7 +374,7 @@ impl Link {
     /// Updates the state of the link. Returns the state before.
     fn look(&mut self, netdev: &Netdev, netdevs: &Netdevs, queries: Queries) -> LinkInfo {
         self.awaits_link_local =
-            netdevs.lacks_link_local(netdev) && (queries.gives_link_local)(&netdev.name);
+            netdevs.lacks_link_local(netdev) && (queries.allow_link_local)(&netdev.name);
         let this = gids::Netdev {
             ifindex: netdev.ifindex,
             loopback: netdev.loopback,

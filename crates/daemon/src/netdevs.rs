@@ -32,8 +32,18 @@ pub(crate) struct Netdev {
 pub(crate) enum Change {
     Netdev(Netdev),
     NetdevGone { ifindex: u32 },
-    Address { entry: Entry, tentative: bool },
-    AddressGone(Entry),
+    Address { address: Assigned, tentative: bool },
+    AddressGone(Assigned),
+}
+
+/// An address as the kernel assigns it. A netdev can have an IPv4 address several times, with other prefix
+/// lengths or other ends, as while an administrator corrects a netmask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Assigned {
+    pub(crate) entry: Entry,
+    pub(crate) prefix_length: u8,
+    /// The other end of a point-to-point netdev, else the address itself.
+    pub(crate) peer: IpAddr,
 }
 
 /// All netdevs and their addresses.
@@ -50,7 +60,7 @@ pub(crate) struct Netdevs {
 /// An address of a netdev, with its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Address {
-    entry: Entry,
+    assigned: Assigned,
     /// True during duplicate address detection: the kernel sends no packets from the address.
     tentative: bool,
 }
@@ -67,16 +77,24 @@ impl Netdevs {
                 old.as_ref() != Some(&netdev)
             }
             Change::NetdevGone { ifindex } => {
-                self.addresses.retain(|a| a.entry.ifindex != ifindex);
+                self.addresses
+                    .retain(|a| a.assigned.entry.ifindex != ifindex);
                 self.without_link_local.remove(&ifindex);
                 self.netdevs.remove(&ifindex).is_some()
             }
-            Change::Address { entry, tentative } => {
-                let address = Address { entry, tentative };
-                if is_automatic(entry) {
-                    self.without_link_local.remove(&entry.ifindex);
+            Change::Address {
+                address: assigned,
+                tentative,
+            } => {
+                let address = Address {
+                    assigned,
+                    tentative,
+                };
+                if is_automatic(assigned.entry) {
+                    self.without_link_local.remove(&assigned.entry.ifindex);
                 }
-                match self.addresses.iter_mut().find(|a| a.entry == entry) {
+                let mut addresses = self.addresses.iter_mut();
+                match addresses.find(|a| a.assigned == assigned) {
                     Some(known) => std::mem::replace(known, address) != address,
                     None => {
                         self.addresses.push(address);
@@ -84,9 +102,9 @@ impl Netdevs {
                     }
                 }
             }
-            Change::AddressGone(entry) => {
+            Change::AddressGone(assigned) => {
                 let before = self.addresses.len();
-                self.addresses.retain(|a| a.entry != entry);
+                self.addresses.retain(|a| a.assigned != assigned);
                 self.addresses.len() != before
             }
         }
@@ -96,9 +114,13 @@ impl Netdevs {
     /// arrival.
     pub(crate) fn replace(&mut self, fresh: Netdevs) {
         self.addresses
-            .retain(|a| fresh.addresses.iter().any(|b| b.entry == a.entry));
-        for Address { entry, tentative } in fresh.addresses {
-            self.apply(Change::Address { entry, tentative });
+            .retain(|a| fresh.addresses.iter().any(|b| b.assigned == a.assigned));
+        for Address {
+            assigned: address,
+            tentative,
+        } in fresh.addresses
+        {
+            self.apply(Change::Address { address, tentative });
         }
         self.netdevs = fresh.netdevs;
         self.without_link_local.extend(fresh.without_link_local);
@@ -124,26 +146,35 @@ impl Netdevs {
     }
 
     /// Returns the addresses for a link's GID table: those of the netdev, then those of all
-    /// netdevs stacked above it, as in the kernel.
+    /// netdevs stacked above it, as in the kernel. Each is listed once.
     pub(crate) fn addresses_of(&self, ifindex: u32) -> Vec<Entry> {
         let stack = self.stack(ifindex);
-        let all = || self.addresses.iter().map(|a| a.entry);
+        let all = || self.addresses.iter().map(|a| a.assigned.entry);
         let own = all().filter(|e| e.ifindex == ifindex);
         let above = all().filter(|e| e.ifindex != ifindex && stack.contains(&e.ifindex));
-        own.chain(above).collect()
+        let mut entries = Vec::new();
+        for entry in own.chain(above) {
+            if !entries.contains(&entry) {
+                entries.push(entry);
+            }
+        }
+        entries
     }
 
     /// Returns true during duplicate address detection of an address.
     pub(crate) fn is_tentative(&self, entry: Entry) -> bool {
         let mut addresses = self.addresses.iter();
-        addresses.any(|a| a.entry == entry && a.tentative)
+        addresses.any(|a| a.assigned.entry == entry && a.tentative)
     }
 
     /// Returns true if a netdev runs and has no link-local address, and the kernel may still
     /// give it one. A message about a netdev that starts to run can arrive before the kernel has
     /// added the address. The settings of the netdev can forbid it ([`crate::ipv6_settings`]).
     pub(crate) fn lacks_link_local(&self, netdev: &Netdev) -> bool {
-        let has = |a: &Address| a.entry.ifindex == netdev.ifindex && is_automatic(a.entry);
+        let has = |a: &Address| {
+            let entry = a.assigned.entry;
+            entry.ifindex == netdev.ifindex && is_automatic(entry)
+        };
         netdev.running
             && netdev.autoconf
             && !self.without_link_local.contains(&netdev.ifindex)
@@ -200,11 +231,24 @@ mod tests {
         }
     }
 
+    fn assigned(ifindex: u32, text: &str, prefix_length: u8) -> Assigned {
+        let entry = entry(ifindex, text);
+        Assigned {
+            entry,
+            prefix_length,
+            peer: entry.address,
+        }
+    }
+
     fn address(ifindex: u32, text: &str) -> Change {
         Change::Address {
-            entry: entry(ifindex, text),
+            address: assigned(ifindex, text, 64),
             tentative: false,
         }
+    }
+
+    fn gone(ifindex: u32, text: &str) -> Change {
+        Change::AddressGone(assigned(ifindex, text, 64))
     }
 
     #[test]
@@ -251,15 +295,34 @@ mod tests {
         assert!(!all.apply(Change::Netdev(netdev(1, "lo"))));
         assert!(all.apply(address(1, "::1")));
         assert!(!all.apply(address(1, "::1")));
-        assert!(all.apply(Change::AddressGone(entry(1, "::1"))));
-        assert!(!all.apply(Change::AddressGone(entry(1, "::1"))));
+        assert!(all.apply(gone(1, "::1")));
+        assert!(!all.apply(gone(1, "::1")));
+    }
+
+    /// An administrator corrects a netmask: the address is there all the time.
+    #[test]
+    fn address_with_two_prefixes_stays_when_one_is_deleted() {
+        let mut all = Netdevs::default();
+        let with_prefix = |length| assigned(2, "10.0.0.1", length);
+        for length in [24, 16] {
+            assert!(all.apply(Change::Address {
+                address: with_prefix(length),
+                tentative: false,
+            }));
+        }
+        let listed = [entry(2, "10.0.0.1")];
+        assert_eq!(all.addresses_of(2), listed, "once");
+        assert!(all.apply(Change::AddressGone(with_prefix(24))));
+        assert_eq!(all.addresses_of(2), listed);
+        assert!(all.apply(Change::AddressGone(with_prefix(16))));
+        assert_eq!(all.addresses_of(2), []);
     }
 
     #[test]
     fn tentative_address_is_listed_before_detection_ends() {
         let mut all = Netdevs::default();
         let (link_local, tentative) = (entry(2, "fe80::1"), |tentative| Change::Address {
-            entry: entry(2, "fe80::1"),
+            address: assigned(2, "fe80::1", 64),
             tentative,
         });
         assert!(all.apply(tentative(true)));
@@ -306,7 +369,7 @@ mod tests {
         let (down, up) = (ethernet(false), ethernet(true));
         all.apply(Change::Netdev(up.clone()));
         all.apply(address(2, "fe80::1"));
-        assert!(all.apply(Change::AddressGone(entry(2, "fe80::1"))));
+        assert!(all.apply(gone(2, "fe80::1")));
         assert!(all.lacks_link_local(&up), "the kernel may choose another");
         all.give_up_link_local();
         assert!(!all.lacks_link_local(&up));
@@ -320,7 +383,7 @@ mod tests {
         assert!(all.lacks_link_local(&up));
         all.give_up_link_local();
         all.apply(address(2, "fe80::2"));
-        all.apply(Change::AddressGone(entry(2, "fe80::2")));
+        all.apply(gone(2, "fe80::2"));
         assert!(all.lacks_link_local(&up), "it came all the same");
     }
 

@@ -50,7 +50,10 @@ impl Server {
                 self.find_tentative_addresses();
                 // The addresses of other links may be among them.
                 self.refresh();
-                self.link_add(config)
+                match self.link_add(config) {
+                    Ok(ifindex) => return self.link_additions.push((id, ifindex)),
+                    Err(refusal) => Err(refusal),
+                }
             }
             Request::LinkDelete { name, force } => self.link_delete(&name, force),
             Request::LinkSet {
@@ -266,7 +269,8 @@ impl Server {
         }
     }
 
-    pub(crate) fn link_add(&mut self, config: LinkConfig) -> Result<Reply, Refusal> {
+    /// Adds a link. Returns the index of its netdev.
+    pub(crate) fn link_add(&mut self, config: LinkConfig) -> Result<u32, Refusal> {
         let event = self.links.add(config, &self.netdevs)?;
         // A taken UDP port is reported now, not to the first program that attaches.
         if let Err(refusal) = self.need_port() {
@@ -276,8 +280,9 @@ impl Server {
         tracing::info!(link = event.link.name, netdev = event.link.netdev, "added");
         self.save();
         self.introduce_captures_of_cm(&event.link);
+        let ifindex = event.link.ifindex;
         self.announce(event);
-        Ok(Reply::Done)
+        Ok(ifindex)
     }
 
     /// Takes UDP port 4791, if there is a link that needs it.

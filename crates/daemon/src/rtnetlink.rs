@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use netlink_packet_core::NlasIterator;
 
 use crate::gids::Entry;
-use crate::netdevs::{Change, Netdev};
+use crate::netdevs::{Assigned, Change, Netdev};
 
 pub(crate) const RTM_GETLINK: u16 = libc::RTM_GETLINK;
 pub(crate) const RTM_GETADDR: u16 = libc::RTM_GETADDR;
@@ -23,12 +23,17 @@ const NLM_F_DUMP_INTR: u16 = 0x10;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_INFO_KIND: u16 = 1;
 /// Types of netdevs to which the kernel gives a link-local address: Ethernet, InfiniBand, and
-/// tunnels such as tun.
-const AUTOCONF: [u16; 3] = [
+/// tunnels. `ARPHRD_NONE` is that of tun.
+const AUTOCONF: [u16; 7] = [
     libc::ARPHRD_ETHER,
     libc::ARPHRD_INFINIBAND,
     libc::ARPHRD_NONE,
+    libc::ARPHRD_TUNNEL,
+    libc::ARPHRD_TUNNEL6,
+    libc::ARPHRD_IPGRE,
+    ARPHRD_IP6GRE,
 ];
+const ARPHRD_IP6GRE: u16 = 823;
 const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_TENTATIVE: u32 = 0x40;
@@ -109,14 +114,14 @@ impl Message<'_> {
                 ifindex: u32_at(payload, 4)?,
             }),
             libc::RTM_NEWADDR => {
-                let (entry, flags) = address(payload)?;
+                let (address, flags) = address(payload)?;
                 Some(match flags & IFA_F_DADFAILED {
                     0 => Change::Address {
-                        entry,
+                        address,
                         tentative: is_tentative(flags),
                     },
                     // Another host has the address.
-                    _ => Change::AddressGone(entry),
+                    _ => Change::AddressGone(address),
                 })
             }
             libc::RTM_DELADDR => Some(Change::AddressGone(address(payload)?.0)),
@@ -173,7 +178,7 @@ fn netdev(payload: &[u8]) -> Option<Netdev> {
 }
 
 /// Parses a `struct ifaddrmsg`: family, prefix length, flags, scope, index; then attributes.
-fn address(payload: &[u8]) -> Option<(Entry, u32)> {
+fn address(payload: &[u8]) -> Option<(Assigned, u32)> {
     let mut flags = u32::from(*payload.get(2)?);
     let (mut local, mut peer) = (None, None);
     for (kind, value) in attributes(payload.get(ADDRESS_HEADER..)?) {
@@ -185,11 +190,16 @@ fn address(payload: &[u8]) -> Option<(Entry, u32)> {
             _ => {}
         }
     }
-    let entry = Entry {
-        address: local.or(peer)?,
-        ifindex: u32_at(payload, 4)?,
+    let address = local.or(peer)?;
+    let assigned = Assigned {
+        entry: Entry {
+            address,
+            ifindex: u32_at(payload, 4)?,
+        },
+        prefix_length: *payload.get(1)?,
+        peer: peer.unwrap_or(address),
     };
-    Some((entry, flags))
+    Some((assigned, flags))
 }
 
 fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {

@@ -2,7 +2,7 @@
 //!
 //! Nothing happens at regular intervals, except in a network namespace that may be abandoned
 //! (`namespace_use`). A timeout is set only while a request waits for programs from before a
-//! restart, or a connection for a message of its peer.
+//! restart, a connection for a message of its peer, or a link for its link-local address.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -61,6 +61,8 @@ pub(crate) struct Server {
     pub(crate) tree: Tree,
     pub(crate) netdevs: Netdevs,
     pub(crate) link_local_wait: Option<LinkLocalWait>,
+    /// Requests that added a link whose index 0 is not settled yet, with the netdev of that link.
+    pub(crate) link_additions: Vec<(RequestId, u32)>,
     pub(crate) links: Links,
     /// Configured links that cannot be created yet.
     pub(crate) configured_links: Vec<LinkConfig>,
@@ -145,9 +147,10 @@ impl Server {
             tree,
             netdevs,
             link_local_wait: None,
+            link_additions: Vec::new(),
             links: Links::new(Queries {
                 speed: ethtool::speed,
-                gives_link_local: ipv6_settings::gives_link_local,
+                allow_link_local: ipv6_settings::allow_link_local,
             }),
             configured_links: Vec::new(),
             group: None,
@@ -191,6 +194,8 @@ impl Server {
     /// Serves until a client stops ferroced, or until it is unused.
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut abandoned = false;
+        // The links of a configuration or of an earlier ferroced may lack an address.
+        self.await_link_local();
         while !self.stop && !self.is_unused() && !abandoned {
             let until = match self.has_deferred() {
                 true => Some(now()),

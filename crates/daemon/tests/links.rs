@@ -146,9 +146,8 @@ fn deleted_link_local_address_is_not_awaited_for_long() {
         netdev::delete_address("near", &format!("{link_local}/64"));
         let mut ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
-        let now = await_state(|link| link.gid(0).is_some());
         let expected = ["0 10.0.0.1", "1 10.0.0.1", "2 fd00::1"];
-        assert_eq!(gids(&now), expected);
+        assert_eq!(gids(&link("rxe0")), expected, "as soon as it is added");
         ferroced.kill();
         let _ferroced = Ferroced::start();
         assert_eq!(gids(&link("rxe0")), expected, "after a restart, too");
@@ -169,6 +168,25 @@ fn loopback_that_starts_again_keeps_its_indices() {
     });
 }
 
+/// An administrator corrects a netmask: the address exists all the time.
+#[test]
+fn address_with_another_prefix_length_keeps_its_index() {
+    let name = "address_with_another_prefix_length_keeps_its_index";
+    isolated(name, || {
+        cable();
+        let _ferroced = Ferroced::start();
+        add("rxe0", "near").unwrap();
+        let before = gids(&link("rxe0"));
+        assert_eq!(before[1], "1 10.0.0.1");
+        netdev::add_address("near", "10.0.0.1/16");
+        assert_eq!(gids(&link("rxe0")), before);
+        netdev::delete_address("near", "10.0.0.1/24");
+        assert_eq!(gids(&link("rxe0")), before);
+        netdev::delete_address("near", "10.0.0.1/16");
+        assert!(link("rxe0").gid(1).is_none(), "no other IPv4 address");
+    });
+}
+
 #[test]
 fn substitute_stays_at_index_0_if_no_program_uses_the_link() {
     let name = "substitute_stays_at_index_0_if_no_program_uses_the_link";
@@ -179,8 +197,7 @@ fn substitute_stays_at_index_0_if_no_program_uses_the_link() {
         set_both_up();
         let mut ferroced = Ferroced::start();
         add("rxe0", "near").unwrap();
-        let now = await_state(|link| link.gid(0).is_some());
-        assert_eq!(gids(&now), ["0 10.0.0.1", "1 10.0.0.1"]);
+        assert_eq!(gids(&link("rxe0")), ["0 10.0.0.1", "1 10.0.0.1"]);
         let mut events = subscribe();
         netdev::add_address("near", "fe80::7/64");
         let now = await_event(&mut events, LinkEventKind::GidChange);

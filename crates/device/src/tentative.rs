@@ -34,16 +34,19 @@ impl Device {
         let (address, ifindex) = (gid.address, gid.ifindex);
         let has = |other: &Gid| (other.address, other.ifindex) == (address, ifindex);
         let until = clock::now() + LIMIT;
-        // The kernel knows first. The link tells a failure, after which the kernel has no such
-        // address.
+        // The kernel knows first. The link reports a failure, after which the kernel has no such
+        // address, and success, if this process cannot ask the kernel.
         while !has_address(address, ifindex) {
             let link = self.link();
             let (name, netdev) = (&link.name, &link.netdev);
-            if !link.gids.iter().any(has) {
+            let Some(now) = link.gids.iter().find(|gid| has(gid)) else {
                 return Err(VerbsError::Invalid(format!(
                     "{name} has lost the address {address} before duplicate address detection \
                      has ended: another host has the address, or netdev {netdev} was set down"
                 )));
+            };
+            if !now.tentative {
+                return Ok(());
             }
             if clock::now() >= until {
                 return Err(VerbsError::Invalid(format!(

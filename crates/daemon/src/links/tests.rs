@@ -4,7 +4,7 @@ use ferroce_control::PhysicalState;
 
 use super::*;
 use crate::gids::Entry;
-use crate::netdevs::Change;
+use crate::netdevs::{Assigned, Change};
 
 fn netdev(ifindex: u32, name: &str, mtu: u32) -> Netdev {
     Netdev {
@@ -19,12 +19,18 @@ fn netdev(ifindex: u32, name: &str, mtu: u32) -> Netdev {
     }
 }
 
+fn assigned(ifindex: u32, text: &str) -> Assigned {
+    let address = text.parse().unwrap();
+    Assigned {
+        entry: Entry { address, ifindex },
+        prefix_length: 64,
+        peer: address,
+    }
+}
+
 fn address(ifindex: u32, text: &str) -> Change {
     Change::Address {
-        entry: Entry {
-            address: text.parse().unwrap(),
-            ifindex,
-        },
+        address: assigned(ifindex, text),
         tentative: false,
     }
 }
@@ -58,7 +64,7 @@ fn config(name: &str, netdev: &str) -> LinkConfig {
 fn links_at(speed: fn(&str) -> Option<u32>) -> Links {
     Links::new(Queries {
         speed,
-        gives_link_local: |_| true,
+        allow_link_local: |_| true,
     })
 }
 
@@ -310,10 +316,7 @@ fn index_0_waits_for_the_link_local_address() {
     assert_eq!(gids(&links), both);
     assert_eq!(links.awaiting_link_local(), []);
 
-    all.apply(Change::AddressGone(Entry {
-        address: "fe80::1".parse().unwrap(),
-        ifindex: 2,
-    }));
+    all.apply(Change::AddressGone(assigned(2, "fe80::1")));
     links.refresh(&all);
     assert_eq!(links.awaiting_link_local(), [(2, 1)]);
     all.give_up_link_local();
@@ -332,7 +335,7 @@ fn netdev_without_ipv6_gets_a_substitute_at_once() {
     }));
     let mut links = Links::new(Queries {
         speed: |_| None,
-        gives_link_local: |_| false,
+        allow_link_local: |_| false,
     });
     let link = links.add(config("rxe0", "eth0"), &all).unwrap().link;
     let indices: Vec<u32> = link.gids.iter().map(|gid| gid.index).collect();

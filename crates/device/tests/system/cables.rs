@@ -3,8 +3,10 @@
 use std::fs::File;
 
 use ferroce_control::find_daemon;
+use ferroce_device::Device;
 use ferroce_device::transport::{QpState, QpType};
 use ferroce_testnet::{isolated, netdev, netfilter};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::ferroced::add_link;
 use crate::support::puppet::{Stranger, await_link_local_gid};
@@ -156,6 +158,33 @@ fn transfer_between_link_local_addresses_starts_during_detection() {
         let gid = await_link_local_gid();
         assert!(gid.tentative, "{gid:?}");
         transfer(other, 0, 3, || true);
+    });
+}
+
+/// Without a free descriptor a process cannot ask the kernel whether detection has ended. ferroced knows, too.
+#[test]
+fn end_of_detection_is_noticed_without_a_free_descriptor() {
+    let name = "cables::end_of_detection_is_noticed_without_a_free_descriptor";
+    isolated(name, || {
+        netdev::add_veth("near", "far");
+        for name in ["near", "far"] {
+            netdev::set_detection_time(name, 1);
+            netdev::set_up(name);
+        }
+        netdev::await_tentative_link_local("near");
+        let _ferroced = Ferroced::start();
+        add_link(LINK, "near");
+        let device = Device::open(LINK).expect("the link is there");
+        let gid = await_link_local_gid();
+        assert!(gid.tentative, "{gid:?}");
+        let limit = Rlimit {
+            current: Some(64),
+            ..getrlimit(Resource::Nofile)
+        };
+        setrlimit(Resource::Nofile, limit).expect("it is below the maximum");
+        let files = std::iter::from_fn(|| File::open("/dev/null").ok());
+        let _files: Vec<File> = files.collect();
+        device.await_usable(&gid).expect("detection ends");
     });
 }
 
