@@ -6,6 +6,7 @@ use loom::thread;
 
 use crate::ring::{
     Broken, HEADER, HEADER_REST, Reader, RingMemory, Writer, Written, arm, disarm, has_record,
+    take_sleeper,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -57,18 +58,27 @@ impl RingMemory for Arc<Memory> {
         &self.writer_waits
     }
 
-    fn copy_in(&self, at: usize, bytes: &[u8]) {
-        self.records[at / 64].with_mut(|record| {
-            // SAFETY: loom reports a second access at the same time.
-            unsafe { (&mut *record)[at % 64..][..bytes.len()].copy_from_slice(bytes) }
-        });
+    fn copy_in(&self, mut at: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let (here, rest) = bytes.split_at(bytes.len().min(64 - at % 64));
+            self.records[at / 64].with_mut(|record| {
+                // SAFETY: loom reports a second access at the same time.
+                unsafe { (&mut *record)[at % 64..][..here.len()].copy_from_slice(here) }
+            });
+            (at, bytes) = (at + here.len(), rest);
+        }
     }
 
-    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        self.records[at / 64].with(|record| {
-            // SAFETY: loom reports a write at the same time.
-            unsafe { bytes.copy_from_slice(&(&*record)[at % 64..][..bytes.len()]) }
-        });
+    fn copy_out(&self, mut at: usize, mut bytes: &mut [u8]) {
+        while !bytes.is_empty() {
+            let length = bytes.len().min(64 - at % 64);
+            let (here, rest) = bytes.split_at_mut(length);
+            self.records[at / 64].with(|record| {
+                // SAFETY: loom reports a write at the same time.
+                unsafe { here.copy_from_slice(&(&*record)[at % 64..][..here.len()]) }
+            });
+            (at, bytes) = (at + length, rest);
+        }
     }
 }
 
@@ -206,6 +216,46 @@ fn waiting_writer_is_woken_when_there_is_room() {
         }
         writing.join().unwrap();
         assert!(read(&mut reader, 3));
+    });
+}
+
+/// The writer of a stream tries again only when the reader has read something, and is woken then. Its record needs
+/// the whole ring.
+#[test]
+fn writer_of_a_stream_is_woken_when_there_is_room() {
+    check(|| {
+        // The other ring has the flag of the thread that writes.
+        let (memory, other, descriptor) = (Memory::new(), Memory::new(), Descriptor::new());
+        let (of_writer, sleeper) = (Arc::clone(&memory), Arc::clone(&other));
+        let bell = Arc::clone(&descriptor);
+        let mut writer = Writer::new(Arc::clone(&memory));
+        write(&mut writer, 1);
+        write(&mut writer, 2);
+        let writing = thread::spawn(move || {
+            while writer.write([3; HEADER], &[3; 60]).unwrap() == Written::Full {
+                let full_at = writer.head();
+                let has_made_room = || of_writer.head.load(Ordering::Acquire) != full_at;
+                while !has_made_room() {
+                    arm(&sleeper);
+                    if !has_made_room() {
+                        bell.wait();
+                        bell.take();
+                    }
+                    disarm(&sleeper);
+                }
+            }
+            writer.stop_waiting();
+        });
+        let mut reader = Reader::new(memory);
+        for number in 1..=2 {
+            assert!(read(&mut reader, number));
+            if reader.is_writer_waiting() && take_sleeper(&other) {
+                descriptor.wake();
+            }
+        }
+        writing.join().unwrap();
+        let (_header, length) = reader.read(&mut [0; 64]).unwrap().expect("the last record");
+        assert_eq!(length, 60);
     });
 }
 

@@ -60,6 +60,19 @@ pub(crate) fn test() -> Result<()> {
             cargo_with(&line, &[("FERROCE_WIRE", "udp")])
         },
     )?;
+    step("Test iWARP over TCP between programs of one host", || {
+        let packages = [
+            "--package",
+            "ferroce-rdmacm",
+            "--package",
+            "ferroce-rsocket",
+        ];
+        let mut line = vec!["test", "--test", "iwarp"];
+        line.extend(packages);
+        // These tests need shared memory.
+        line.extend(["--", "--skip", "memory::"]);
+        cargo_with(&line, &[("FERROCE_WIRE", "tcp")])
+    })?;
     step("Run all interleavings of the local wire's ring", || {
         cargo(&["test", "--manifest-path", "loom/Cargo.toml"])
     })?;

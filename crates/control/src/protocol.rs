@@ -35,7 +35,7 @@ use crate::resources::CmIdResource;
 /// The version of the protocol. It changes whenever a message does, and whenever programs exchange
 /// something through memory that earlier ones do not understand: ferroced introduces only programs
 /// of its own version to each other. From version 12 on, datagrams travel through shared memory, and
-/// from version 13 on, streams. Since then GID tables contain addresses during duplicate address
+/// from version 13 on, streams; version 13 also lists addresses in GID tables during duplicate address
 /// detection.
 pub const PROTOCOL: u32 = 13;
 /// The longest request that ferroced takes.

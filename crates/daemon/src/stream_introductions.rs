@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 
 use ferroce_control::{AttachmentNumber, Reply, SlotKind};
 
-use crate::client::ClientId;
+use crate::client::{Client, ClientId};
 use crate::introductions::new_channel;
 use crate::refusal::Refusal;
 use crate::server::Server;
@@ -110,6 +110,14 @@ impl Server {
         let other = self.owner_of(kind, offer.slot).ok_or_else(none)?;
         let theirs = other.attachment.ok_or_else(none)?;
         self.check_local(other)?;
+        if self
+            .clients
+            .get(&theirs.client)
+            .is_none_or(Client::is_behind)
+        {
+            let reason = "the other program does not read messages, which carry descriptors";
+            return Err(Refusal::new(libc::ENXIO, reason));
+        }
         self.stream_offers.remove(offer);
         let [ours, their_end] = new_channel()?;
         tracing::debug!(%local, %peer, "ends of a connection introduced");

@@ -33,6 +33,8 @@ pub(crate) struct LocalWire {
     is_allowed: bool,
     /// True if ferroced has not answered in time: it is stopped, and no further queue pair waits.
     pub(crate) is_silent: Arc<AtomicBool>,
+    /// True if the last responder of an iWARP connection has not answered in time.
+    pub(crate) is_late: AtomicBool,
     /// Destinations of datagrams to which a route is sought.
     pub(crate) sought: SoughtRoutes,
 }
@@ -58,6 +60,7 @@ impl LocalWire {
         Ok(LocalWire {
             is_allowed: is_allowed(&chosen)?,
             is_silent: Arc::default(),
+            is_late: AtomicBool::new(false),
             sought: SoughtRoutes::default(),
         })
     }
@@ -157,7 +160,6 @@ impl SharedLink {
         let is_silent = Arc::clone(&self.local.is_silent);
         let asked = self.with_attachment(|attachment| {
             attachment.introduce(shard.slot(), peer, move |introduction| {
-                is_silent.store(false, Ordering::Relaxed);
                 match (introduction, taker.upgrade()) {
                     (Ok(introduction), Some(shard)) => shard.introduced(introduction),
                     (Err(error), _) => tracing::debug!("slot {peer} is reached by UDP: {error}"),
@@ -165,6 +167,8 @@ impl SharedLink {
                 }
                 let mut done = answers.0.lock().unwrap_or_else(PoisonError::into_inner);
                 *done = true;
+                // A thread that has waited in vain stores the opposite under the same lock.
+                is_silent.store(false, Ordering::Relaxed);
                 answers.1.notify_all();
             })
         });
@@ -173,7 +177,8 @@ impl SharedLink {
         }
         let done = answered.0.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = answered.1.wait_timeout_while(done, PATIENCE, |done| !*done);
-        if waited.is_ok_and(|(_, timeout)| timeout.timed_out()) {
+        let (done, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if !*done {
             tracing::warn!("ferroced does not answer: queue pairs use UDP instead of memory");
             self.local.is_silent.store(true, Ordering::Relaxed);
         }

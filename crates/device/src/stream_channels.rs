@@ -10,6 +10,7 @@ use core::net::SocketAddr;
 use core::sync::atomic::Ordering;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use ferroce_control::Error;
 use ferroce_control::client::{OpenLink, StreamIntroduction};
@@ -22,6 +23,9 @@ use crate::local::{Channel, PATIENCE};
 use crate::shard::Shard;
 use crate::shared_link::SharedLink;
 use crate::streams::{Addresses, MemoryStream, StreamSetup, Wire};
+
+/// The longest wait for a responder after one that did not answer in time. Usually it takes 0.1 ms.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(10);
 
 /// An answer of ferroced, to the function that gets it.
 type Take<T> = Box<dyn FnOnce(Result<T, Error>) + Send>;
@@ -55,7 +59,7 @@ impl SharedLink {
                 .map(|()| Wire::Offered(addresses)),
             Role::Initiator => self
                 .answer(|open, take| open.introduce_stream(slot, addresses, take))
-                .and_then(await_responder)
+                .and_then(|introduction| self.await_responder(slot, introduction))
                 .map(|stream| Wire::Memory(Box::new(stream))),
         }
     }
@@ -69,9 +73,10 @@ impl SharedLink {
         let answered: Arc<Answered<T>> = Arc::default();
         let (answers, is_silent) = (Arc::clone(&answered), Arc::clone(&self.local.is_silent));
         let take: Take<T> = Box::new(move |answer| {
-            is_silent.store(false, Ordering::Relaxed);
             let mut place = answers.0.lock().unwrap_or_else(PoisonError::into_inner);
             *place = Some(answer);
+            // A thread that has waited in vain stores the opposite under the same lock.
+            is_silent.store(false, Ordering::Relaxed);
             answers.1.notify_all();
         });
         if self.with_slots(|open| ask(open, take)) != Some(true) {
@@ -97,6 +102,28 @@ impl SharedLink {
     }
 }
 
+impl SharedLink {
+    /// Waits until the responder has announced itself on a channel. After a wait in vain, as for a program that is
+    /// stopped, further waits are short: one thread sets up all connections of the process.
+    fn await_responder(&self, slot: u8, introduction: StreamIntroduction) -> Option<MemoryStream> {
+        let StreamIntroduction { memory, socket, .. } = introduction;
+        let channel = match End::new(slot, memory, socket, Side::First) {
+            Ok(end) => Channel::new(end),
+            Err(error) => {
+                tracing::warn!("a connection within the host uses TCP: {error}");
+                return None;
+            }
+        };
+        let patience = match self.local.is_late.load(Ordering::Relaxed) {
+            true => LITTLE_PATIENCE,
+            false => PATIENCE,
+        };
+        let is_there = channel.end.await_announcement(patience);
+        self.local.is_late.store(!is_there, Ordering::Relaxed);
+        is_there.then(|| MemoryStream::new(channel))
+    }
+}
+
 impl Shard {
     /// Takes a channel for a connection that this program has offered.
     pub(crate) fn stream_introduced(&self, introduction: StreamIntroduction) {
@@ -111,25 +138,6 @@ impl Shard {
             Err(error) => tracing::warn!("a connection within the host uses TCP: {error}"),
         }
     }
-}
-
-/// Waits until the responder has announced itself on a channel.
-fn await_responder(introduction: StreamIntroduction) -> Option<MemoryStream> {
-    let StreamIntroduction {
-        slot,
-        memory,
-        socket,
-        ..
-    } = introduction;
-    let channel = match End::new(slot, memory, socket, Side::First) {
-        Ok(end) => Channel::new(end),
-        Err(error) => {
-            tracing::warn!("a connection within the host uses TCP: {error}");
-            return None;
-        }
-    };
-    let is_there = channel.end.await_announcement(PATIENCE);
-    is_there.then(|| MemoryStream::new(channel))
 }
 
 /// Returns the addresses of a connection, in a form that both ends have.

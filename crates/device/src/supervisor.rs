@@ -26,7 +26,7 @@ pub(crate) struct Supervisor {
     /// True if ferroced no longer has the link or its slots for this process. Devices of such
     /// a link cannot be opened.
     is_lost: AtomicBool,
-    /// False if the user chose UDP between programs of this host.
+    /// False if the user chose UDP or TCP between programs of this host.
     takes_channels: bool,
     inventory: Inventory,
 }

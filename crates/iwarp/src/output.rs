@@ -113,19 +113,29 @@ impl Output {
         })
     }
 
-    /// Appends the first `limit` unsent bytes to `out`, for a sender that cannot gather.
+    /// Appends the first `limit` unsent bytes to `out`, for a sender that cannot gather. Fewer, if
+    /// memory behind the first part cannot be read: messages before it are sent.
+    ///
+    /// # Errors
+    /// If memory of the first part cannot be read.
     pub fn copy_to(
         &self,
         memory: &dyn Memory,
         limit: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        let end = out.len() + limit;
+        let begin = out.len();
+        let end = begin + limit;
         for piece in self.pieces() {
-            let room = end - out.len();
+            let (before, room) = (out.len(), end - out.len());
             match piece {
                 Piece::Bytes(bytes) => out.extend_from_slice(&bytes[..bytes.len().min(room)]),
-                Piece::Memory(at, length) => read(memory, at, room.min(length as usize), out)?,
+                Piece::Memory(at, length) => {
+                    if let Err(fault) = read(memory, at, room.min(length as usize), out) {
+                        out.truncate(before);
+                        return if before > begin { Ok(()) } else { Err(fault) };
+                    }
+                }
             }
         }
         Ok(())

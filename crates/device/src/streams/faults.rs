@@ -1,6 +1,6 @@
-//! The faults of streams: FPDUs wait between the socket and the engine, or end the connection.
+//! The faults of streams: FPDUs wait between the socket or ring and the engine, or end the connection.
 //!
-//! The stage exists only while faults are in force. It takes the bytes that a socket has received,
+//! The stage exists only while faults are in force. It takes the bytes that have arrived,
 //! and passes on each FPDU when the [`Weather`] says so. So a program delays and stops the bytes
 //! that it receives; those that it sends are delayed by the peer, if that has the same faults.
 
@@ -18,7 +18,7 @@ use rustix::event::epoll;
 
 use super::{BUFFER, Observer, StreamCore, StreamDirection, TURN_BYTES, UNIT};
 
-/// Bytes of a stream that wait at most. Then the socket is not read, and TCP stops the peer.
+/// Bytes of a stream that wait at most. Then the socket or ring is not read, and the peer has to stop.
 const MOST_BYTES: usize = 4 << 20;
 /// Bytes of an FPDU in front of its ULPDU, and behind its padding.
 const LENGTH: usize = 2;

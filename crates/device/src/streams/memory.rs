@@ -11,10 +11,10 @@ use crate::local::Channel;
 use crate::slowness::scaled;
 
 /// Time between two looks at the sockets of streams that are all in memory. These sockets only
-/// tell the end of a connection. A thread that sleeps wakes up for it.
+/// report the end of a connection. A thread that sleeps wakes up for it.
 const SOCKETS_WAIT_NS: u64 = 50_000;
 /// Most streams of a shard in memory. A thread that sleeps looks at all of their rings before.
-const MOST_IN_MEMORY: usize = 64;
+pub(super) const MOST_IN_MEMORY: usize = 64;
 
 impl StreamCore {
     /// Returns true if a further stream may use memory.
@@ -25,11 +25,13 @@ impl StreamCore {
     /// Takes a channel for a connection that this program has offered. A channel that is not
     /// needed any more is closed.
     pub(crate) fn introduced(&mut self, addresses: Addresses, channel: Channel) {
-        let offered = self.streams.iter_mut().find(
-            |(_, stream)| matches!(stream.wire, Wire::Offered(offered) if offered == addresses),
-        );
+        // The connection uses TCP if the initiator finds the channel closed.
+        let takes_channels = self.takes_channels();
+        let offered = self.streams.iter_mut().find(|(_, stream)| {
+            takes_channels && matches!(stream.wire, Wire::Offered(offered) if offered == addresses)
+        });
         let Some((&qpn, stream)) = offered else {
-            tracing::debug!("a channel for {addresses:?} comes too late");
+            tracing::debug!("a channel for {addresses:?} comes too late, or is one too many");
             return;
         };
         let end = Arc::clone(&channel.end);
@@ -102,7 +104,7 @@ impl StreamCore {
         let Some(stream) = self.streams.get_mut(&qpn) else {
             return is_held;
         };
-        let waited = stream.wire.choose_memory();
+        let waited = stream.wire.end_wait();
         stream.is_blocked &= !waited;
         is_held || waited
     }
@@ -147,7 +149,7 @@ impl StreamCore {
         }
     }
 
-    /// Receives from the socket of a queue pair. With memory, that tells only the end.
+    /// Receives from the socket of a queue pair. With memory, the socket reports only the end.
     pub(super) fn receive_from_socket(
         &mut self,
         now: Time,

@@ -173,6 +173,52 @@ fn responder_that_ends_before_the_choice_sends_through_memory() {
     assert_eq!(fixture.socket_bytes(), Some(Vec::new()), "the end");
 }
 
+/// The initiator did not wait: it uses TCP.
+#[test]
+fn responder_that_ends_after_the_initiator_has_closed_the_channel_sends_over_tcp() {
+    let mut fixture = Fixture::responder();
+    post_send(&mut fixture.core, fixture.qpn);
+    fixture.end.close();
+    let Fixture {
+        core, process, qpn, ..
+    } = &mut fixture;
+    core.destroy_qp(NOW, process, *qpn).unwrap();
+    core.transmit(NOW, process);
+    assert!(fixture.ring_bytes().is_empty());
+    assert_eq!(fixture.socket_bytes().unwrap(), EMPTY_SEND);
+}
+
+#[test]
+fn channel_beyond_the_limit_is_closed() {
+    let mut offered = None;
+    let mut fixture = Fixture::new(Role::Responder, |channel| {
+        offered = channel.take();
+        Wire::Offered(addresses())
+    });
+    fixture.core.in_memory = (0..super::memory::MOST_IN_MEMORY as u32).collect();
+    fixture.core.introduced(addresses(), offered.unwrap());
+    assert_eq!(fixture.end.readiness(), Readiness::Closed);
+    assert_eq!(fixture.core.wire_of(fixture.qpn), "tcp");
+}
+
+/// Room is of no use any more. A thread would find it again and again, and never sleep.
+#[test]
+fn stream_whose_output_is_discarded_does_not_wait_for_room() {
+    let mut fixture = Fixture::in_memory();
+    let mut buffer = vec![7; MAX_STREAM_RECORD];
+    let stream = fixture.core.streams.get_mut(&fixture.qpn).unwrap();
+    stream.is_blocked = true;
+    let Wire::Memory(memory) = &mut stream.wire else {
+        panic!("it is in memory");
+    };
+    while memory.fill(&buffer) {}
+    fixture.ring.read(&mut buffer).unwrap();
+    fixture.ring.end_read();
+    assert!(fixture.core.doorbell.has_packet(), "there is room");
+    fixture.turn(NOW);
+    assert!(!fixture.core.doorbell.has_packet());
+}
+
 #[test]
 fn channel_that_comes_after_the_first_byte_is_closed() {
     let mut fixture = Fixture::new(Role::Responder, |_| Wire::Tcp);

@@ -65,6 +65,9 @@ const BEHIND: usize = 4 << 10;
 const TURN_BYTES: usize = 512 << 10;
 /// Bytes of output that are prepared for one call.
 const OUTPUT: usize = 256 << 10;
+/// Turns that receive the last bytes of a connection which failed: more bytes than sockets hold. A hostile peer
+/// could otherwise hold the lock for good.
+const LAST_TURNS: usize = 256;
 /// Calls that send in a turn before others get the lock.
 const TURN_SENDS: usize = 16;
 /// Expected payload from which on it is received at its place: to prepare that costs as much
@@ -179,7 +182,7 @@ impl StreamCore {
     }
 
     /// Returns the queue pair whose socket is read without asking epoll, which would cost a
-    /// system call: the only one, or in most polls the one that received last. epoll also tells
+    /// system call: the only one, or in most polls the one that received last. epoll also reports
     /// when a full socket has room for much; to try again in each poll would send little at a
     /// time.
     fn socket_to_poll(&mut self, caller: Caller) -> Option<u32> {
@@ -332,14 +335,15 @@ impl StreamCore {
         self.report(process);
     }
 
-    /// Sends output of a queue pair.
+    /// Sends output of a queue pair, about [`OUTPUT`] bytes at most. A queue pair with more is ready again.
     fn send(&mut self, now: Time, process: &mut impl Observer, qpn: u32) {
         self.begin_tap(process, qpn);
+        let mut left = OUTPUT;
         loop {
             let Some(stream) = self.streams.get_mut(&qpn) else {
                 return;
             };
-            let Some(output) = self.engine.output(now, process.memory(), qpn, OUTPUT) else {
+            let Some(output) = self.engine.output(now, process.memory(), qpn, left) else {
                 return;
             };
             let length = output.len();
@@ -348,10 +352,11 @@ impl StreamCore {
                 _ => stream.wire.send(&stream.socket, output, process.memory()),
             };
             let accepted = sent.as_ref().map_or(0, |(bytes, _)| *bytes);
+            left = left.saturating_sub(accepted);
             let is_memory = stream.wire.is_memory();
             if accepted > 0 && stream.tap.is_some() {
                 self.copied.clear();
-                // The socket has just read the memory.
+                // The call has just read the memory.
                 let _read = output.copy_to(process.memory(), accepted, &mut self.copied);
                 self.pass_sent(process, qpn);
             }
@@ -372,7 +377,11 @@ impl StreamCore {
                     tracing::debug!("connection of queue pair {qpn:#x}: {error}");
                     self.counters.count(Counter::SendErr);
                     // The peer may have closed the connection after its last messages.
-                    while self.receive(now, process, qpn) == RECEIVE_BUDGET {}
+                    for _ in 0..LAST_TURNS {
+                        if self.receive(now, process, qpn) < RECEIVE_BUDGET {
+                            break;
+                        }
+                    }
                     return self.engine.reset(now, qpn);
                 }
             }

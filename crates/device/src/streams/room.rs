@@ -10,7 +10,7 @@ impl StreamCore {
     pub(super) fn block(&mut self, qpn: u32) {
         if let Some(stream) = self.streams.get_mut(&qpn) {
             stream.is_blocked = true;
-            // A ring tells by itself.
+            // The reader of a ring wakes this end.
             let is_tcp = stream.wire.memory().is_none();
             if is_tcp && !core::mem::replace(&mut stream.awaits_room, true) {
                 self.watch(qpn, epoll::EventFlags::IN | epoll::EventFlags::OUT);
@@ -25,10 +25,17 @@ impl StreamCore {
         };
         stream.is_blocked = false;
         self.send(now, process, qpn);
-        if let Some(stream) = self.streams.get_mut(&qpn)
-            && !stream.is_blocked
-            && core::mem::replace(&mut stream.awaits_room, false)
-        {
+        let Some(stream) = self.streams.get_mut(&qpn) else {
+            return;
+        };
+        if stream.is_blocked {
+            return;
+        }
+        if let Some(memory) = stream.wire.memory() {
+            // The output may have been discarded meanwhile.
+            memory.stop_waiting();
+        }
+        if core::mem::replace(&mut stream.awaits_room, false) {
             self.watch(qpn, epoll::EventFlags::IN);
         }
     }

@@ -13,7 +13,7 @@ use super::tap::{StreamDirection, StreamTap};
 use super::{CHECKED_BUFFER, Observer, StreamCore, Wire, io};
 use crate::fork::NotForChildren;
 
-/// Segment size for a connection that does not tell its own: that of an MTU of 1500.
+/// Segment size for a connection that does not report its own: that of an MTU of 1500.
 const DEFAULT_SEGMENT: u32 = 1440;
 /// Send buffer of a connection within the host; the kernel doubles it. The bytes between two
 /// processors should stay in their caches. The default grows to 4 MiB, with which 64 KiB WRITEs had
@@ -114,7 +114,7 @@ impl StreamCore {
         } = setup;
         sockopt::set_tcp_nodelay(&socket, true).map_err(|e| failed("TCP_NODELAY", e.into()))?;
         if !wire.is_memory() && is_local(&socket) {
-            tune_for_memory(&socket);
+            tune_within_host(&socket);
         }
         let segment = io::segment_size(&socket).map_err(|e| failed("TCP_MAXSEG", e))?;
         let segment = if segment == 0 {
@@ -196,12 +196,12 @@ fn is_local(socket: &OwnedFd) -> bool {
     own.is_some() && own == peer
 }
 
-/// Sets the options of a connection within the host, where bytes only pass through memory.
+/// Sets the options of a TCP connection within the host, which no network slows down.
 ///
 /// - The congestion control is one without pacing. BBR, the default of some systems, sends
 ///   segments by timers, and READ responses took 1.7 times as long.
 /// - The send buffer is small.
-fn tune_for_memory(socket: &OwnedFd) {
+fn tune_within_host(socket: &OwnedFd) {
     // Every Linux kernel has it, and lets every user choose it.
     if let Err(error) = sockopt::set_tcp_congestion(socket, "reno") {
         tracing::debug!("TCP_CONGESTION reno: {error}; the system's default stays");

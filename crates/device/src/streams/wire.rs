@@ -11,9 +11,10 @@
 //! ```
 //!
 //! A responder that sends before it has a channel uses TCP. Once it has announced itself on a
-//! channel, it waits for the initiator's choice. The initiator makes that within half a second.
+//! channel, it waits for the initiator's choice. The initiator makes that within a second: it waits up to half a
+//! second for ferroced, and as long for the responder.
 //!
-//! In memory, the TCP connection tells the end of the stream: bytes that were written before are
+//! In memory, the TCP connection reports the end of the stream: bytes that were written before are
 //! in the ring when the end of the connection is seen, and they are read first.
 
 use core::mem;
@@ -23,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ferroce_iwarp::{Output, Piece};
-use ferroce_net::local::{Doorbell, End, MAX_STREAM_RECORD, StreamEnd};
+use ferroce_net::local::{Doorbell, End, MAX_STREAM_RECORD, Readiness, StreamEnd};
 use ferroce_roce::{MemRef, Memory};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -119,6 +120,17 @@ impl MemoryStream {
     /// Returns true if the last call of [`MemoryStream::send`] found no room.
     pub(super) fn is_full(&self) -> bool {
         self.stream.is_full()
+    }
+
+    /// Ends the wait for room: nothing is left to send.
+    pub(super) fn stop_waiting(&self) {
+        self.stream.stop_waiting();
+    }
+
+    /// Writes a chunk without the engine. Returns false if there is no room.
+    #[cfg(test)]
+    pub(super) fn fill(&mut self, chunk: &[u8]) -> bool {
+        self.stream.write(chunk).expect("a correct peer")
     }
 
     /// Looks for the end of the TCP connection.
@@ -225,8 +237,22 @@ impl Wire {
         is_open
     }
 
-    /// Chooses memory, for the initiator or for the last bytes of a responder that waits no
-    /// longer. Returns false if the wire is chosen.
+    /// Chooses a wire for the last bytes of a responder that waits no longer: memory, unless the initiator has closed
+    /// the channel. Returns false if the wire is chosen.
+    pub(super) fn end_wait(&mut self) -> bool {
+        let is_given_up = |memory: &MemoryStream| {
+            !memory.has_bytes() && memory.end().readiness() == Readiness::Closed
+        };
+        match self {
+            Wire::Either(memory) if is_given_up(memory) => {
+                self.choose_tcp();
+                true
+            }
+            _ => self.choose_memory(),
+        }
+    }
+
+    /// Chooses memory. Returns false if the wire is chosen.
     pub(super) fn choose_memory(&mut self) -> bool {
         let is_either = matches!(self, Wire::Either(_));
         *self = match mem::replace(self, Wire::Tcp) {

@@ -161,6 +161,36 @@ fn send_from_memory_that_cannot_be_read() {
     assert_eq!(host.sends(), [(1, WcStatus::LocalProtection)]);
 }
 
+// A sender that copies sends what it can read before, and then reports the same fault as one that gathers.
+#[test]
+fn messages_before_memory_that_cannot_be_read_are_copied() {
+    let mut host = Host::new();
+    host.ram
+        .holes
+        .borrow_mut()
+        .push(BASE + 0x2000..BASE + 0x2001);
+    host.post(1, SendOp::Send { imm: None }, 0, 500);
+    host.post(2, SendOp::Send { imm: None }, 0x2000, 500);
+    let mut copied = Vec::new();
+    let output = host
+        .engine
+        .output(host.now, &host.ram, host.qpn, 1 << 20)
+        .unwrap();
+    output.copy_to(&host.ram, 1 << 20, &mut copied).unwrap();
+    assert_eq!(copied.len(), 524 + 20, "up to the header of the second");
+    host.engine.accepted(host.now, host.qpn, copied.len());
+    let output = host
+        .engine
+        .output(host.now, &host.ram, host.qpn, 1 << 20)
+        .unwrap();
+    assert!(output.copy_to(&host.ram, 1 << 20, &mut copied).is_err());
+    host.engine.output_fault(host.now, host.qpn);
+    assert_eq!(
+        host.sends(),
+        [(1, WcStatus::Success), (2, WcStatus::LocalProtection)]
+    );
+}
+
 // The rest of a Read Response is copied when its region ends: the peer reads nothing after.
 #[test]
 fn read_response_is_copied_when_its_region_ends() {

@@ -166,6 +166,12 @@ impl<M: RingMemory> Writer<M> {
         })
     }
 
+    /// Clears the flag of a writer that waits for room: it has nothing to write any more, or the record has
+    /// found room. For writers whose reader looks by [`Reader::is_writer_waiting`].
+    pub fn stop_waiting(&self) {
+        self.memory.writer_waits().store(0, Ordering::Relaxed);
+    }
+
     /// Returns true if the ring has room for `size` bytes. Otherwise sets the flag for which
     /// the reader looks.
     fn has_room(&mut self, size: usize) -> Result<bool, Broken> {
@@ -279,8 +285,16 @@ impl<M: RingMemory> Reader<M> {
         u32::from_ne_bytes(length) as usize
     }
 
-    /// Returns true if the writer waited for room, which the records read before have made. The
-    /// caller wakes it if it sleeps.
+    /// Returns true if the writer waits for room, which the records read before have made. The caller wakes it if
+    /// it sleeps. The flag stays until the record fits: the writer may have set it after the last of these records
+    /// was read, and then does not try again before the next one.
+    pub fn is_writer_waiting(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.memory.writer_waits().load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns true if the writer waited for room, which the records read before have made, and clears its flag. The
+    /// caller wakes it if it sleeps. For writers that try again after each wakeup, and after a while.
     pub fn take_waiting_writer(&self) -> bool {
         fence(Ordering::SeqCst);
         let flag = self.memory.writer_waits();

@@ -1,9 +1,9 @@
 //! A byte stream through a channel of its own: the bytes of one iWARP connection.
 //!
-//! A record is a chunk of the stream. The chunks say nothing about messages: the reader of the
+//! A record is a chunk of the stream. Messages may begin and end within chunks: the reader of the
 //! stream finds their ends. A full ring is as a full socket: the writer waits for room.
 //!
-//! The channel does not tell the end of the stream. The connection that the channel belongs to
+//! The channel does not report the end of the stream. The connection that the channel belongs to
 //! does, and the reader reads the ring until it is empty after that. The bytes stay there when
 //! the writer's process ends, because the reader has mapped the memory, too.
 
@@ -73,7 +73,7 @@ impl StreamEnd {
             return;
         }
         self.end.note_read(self.reader.head());
-        if self.reader.take_waiting_writer() && take_sleeper(self.end.outgoing()) {
+        if self.reader.is_writer_waiting() && take_sleeper(self.end.outgoing()) {
             self.end.wake();
         }
     }
@@ -87,8 +87,8 @@ impl StreamEnd {
     }
 
     /// Writes a chunk of at most [`MAX_STREAM_RECORD`] bytes, and wakes the other end if it
-    /// sleeps. Returns false if there is no room. [`StreamEnd::has_made_room`] tells when to try
-    /// again.
+    /// sleeps. Returns false if there is no room. Try again when [`StreamEnd::has_made_room`] returns
+    /// true.
     ///
     /// # Errors
     /// [`Broken`] if the other process has written what no correct process writes.
@@ -113,8 +113,17 @@ impl StreamEnd {
                     }
                 }
             }
-            self.end.note_full(None);
+            self.stop_waiting();
             return Ok(true);
+        }
+    }
+
+    /// Ends the wait for room: nothing is left to write.
+    #[inline]
+    pub fn stop_waiting(&self) {
+        if self.end.is_full() && self.process.is_current() {
+            self.end.note_full(None);
+            self.writer.stop_waiting();
         }
     }
 

@@ -92,6 +92,41 @@ fn thread_with_a_full_ring_is_woken_by_room() {
     let _closed = doorbell.end_sleep();
 }
 
+/// The reader reads a chunk, and looks for a writer that waits only at the end of its series. Meanwhile the writer
+/// finds the ring full again, with that chunk read, and does not sleep yet.
+#[test]
+fn writer_that_found_no_room_within_a_series_of_reads_is_woken_by_the_next() {
+    let ends = ends();
+    let [mut writer, mut reader] = streams(&ends);
+    let doorbell = Doorbell::new().unwrap();
+    doorbell.add(&ends[0]).unwrap();
+    fill(&mut writer);
+    let mut buffer = vec![0; MAX_STREAM_RECORD];
+    reader.read(&mut buffer).unwrap();
+    fill(&mut writer);
+    reader.end_read();
+    assert!(doorbell.begin_sleep(), "nothing was read since");
+    reader.read(&mut buffer).unwrap();
+    reader.end_read();
+    assert!(!is_armed(ends[0].incoming()), "the reader has woken it");
+    let _closed = doorbell.end_sleep();
+}
+
+#[test]
+fn writer_that_has_nothing_left_to_write_does_not_wait_for_room() {
+    let ends = ends();
+    let [mut writer, mut reader] = streams(&ends);
+    let doorbell = Doorbell::new().unwrap();
+    doorbell.add(&ends[0]).unwrap();
+    fill(&mut writer);
+    writer.stop_waiting();
+    reader.read(&mut vec![0; MAX_STREAM_RECORD]).unwrap();
+    assert!(doorbell.begin_sleep(), "room is of no use");
+    reader.end_read();
+    assert!(is_armed(ends[0].incoming()), "it is not woken");
+    let _closed = doorbell.end_sleep();
+}
+
 #[test]
 fn bytes_are_read_after_the_writer_has_closed() {
     let ends = ends();

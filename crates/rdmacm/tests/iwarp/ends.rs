@@ -88,7 +88,7 @@ fn server_that_sends_and_destroys_its_queue_pair_loses_no_message() {
     on_siw(name, |_| server_sends_and_ends(Last::DestroyQp));
 }
 
-/// More than the sockets of both ends hold, so that most is not sent when the program disconnects.
+/// More than the ring or the sockets of both ends hold, so that most is not sent when the program disconnects.
 #[test]
 fn disconnect_sends_what_did_not_fit_into_the_socket() {
     let name = "ends::disconnect_sends_what_did_not_fit_into_the_socket";

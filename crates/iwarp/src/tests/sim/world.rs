@@ -242,9 +242,9 @@ impl World {
             return;
         }
         pipe.push(&bytes);
-        this.accepted += length as u64;
-        self.run.bytes += length as u64;
-        host.engine.accepted(self.now, qpn, length);
+        this.accepted += bytes.len() as u64;
+        self.run.bytes += bytes.len() as u64;
+        host.engine.accepted(self.now, qpn, bytes.len());
     }
 
     /// Delivers bytes to the other end.
