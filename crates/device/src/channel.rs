@@ -41,7 +41,9 @@ enum Pipe {
     Lazy(LazyPipe),
 }
 
-/// Records without a token that get it at once, after one for which no thread came in time.
+/// Number of records that get their tokens at once after a late record for which no thread came in time.
+const FIRST_REST: u32 = 8;
+/// Largest such number. It doubles with each further late record for which no thread came in time.
 pub(crate) const REST: u32 = 1024;
 
 #[derive(Debug)]
@@ -53,8 +55,12 @@ struct Queue<T> {
     forks: u32,
     /// Threads that wait for a token.
     waiters: usize,
-    /// Records that will not be without a token.
+    /// Number of records that still get their tokens at once.
     rest: u32,
+    /// Value of `rest` after the next late record for which no thread comes in time.
+    next_rest: u32,
+    /// Late records in a row that threads have taken in time, at most [`REST`].
+    in_time: u32,
     /// Tokens in the pipe, and tokens that readers have taken out of it without having
     /// come back for a record yet. Fewer than records if the pipe is full, or if a thread may come
     /// for a record without a token; more if records were taken back after a reader had
@@ -82,6 +88,8 @@ impl<T> Channel<T> {
                 forks: 0,
                 waiters: 0,
                 rest: 0,
+                next_rest: FIRST_REST,
+                in_time: 0,
                 tokens: 0,
             }),
         }
@@ -159,6 +167,7 @@ impl<T> Channel<T> {
         let mut queue = self.queue();
         let is_free = queue.records.len() > queue.tokens;
         let record = is_free.then(|| queue.records.pop_front()).flatten()?;
+        queue.note_in_time();
         look.take().map(|look| look(record))
     }
 
@@ -166,7 +175,7 @@ impl<T> Channel<T> {
     pub(crate) fn supply_tokens(&self) {
         let mut queue = self.queue();
         if queue.records.len() > queue.tokens {
-            queue.rest = REST;
+            queue.note_supply();
             self.refill(&mut queue);
         }
     }
@@ -254,6 +263,21 @@ impl<T> Queue<T> {
             (self.workers, self.forks) = (0, fork::count());
         }
         self.workers += 1;
+    }
+
+    /// Notes that no thread has come in time for a late record.
+    fn note_supply(&mut self) {
+        self.rest = self.next_rest;
+        self.next_rest = (self.next_rest * 2).min(REST);
+        self.in_time = 0;
+    }
+
+    /// Notes that a thread has come in time for a late record. After many in a row, earlier failures are forgotten.
+    fn note_in_time(&mut self) {
+        self.in_time += 1;
+        if self.in_time >= REST {
+            (self.next_rest, self.in_time) = (FIRST_REST, 0);
+        }
     }
 
     fn is_worked_on(&self) -> bool {

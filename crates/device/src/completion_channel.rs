@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::channel::Channel;
 use crate::clock;
-use crate::event_spin::EventSpin;
+use crate::event_spin::{EventSpin, Pause, Search};
 use crate::fork;
 use crate::shard::Shard;
 use crate::shards::Shards;
@@ -104,7 +104,7 @@ impl CompletionChannel {
         let mut fds = Vec::new();
         let mut look = Some(look);
         let begin = clock::now();
-        let spin_until = self.spin.begin(begin);
+        let mut search = self.spin.begin(begin);
         let mut slept = false;
         loop {
             let turns = || shards.iter().for_each(|shard| shard.drive());
@@ -132,14 +132,11 @@ impl CompletionChannel {
                 return self.records.take_with(look);
             }
             is_blocking = true;
-            if !slept && spin_until > begin {
-                if clock::now() >= spin_until {
-                    self.spin.note_vain();
-                } else if !self.records.has_record() {
-                    core::hint::spin_loop();
-                    continue;
-                }
+            match search.pause() {
+                Pause::Over if !self.records.has_record() => continue,
                 // An event that another thread has put is in the pipe.
+                Pause::Over => search = Search::default(),
+                pause => self.spin.note_vain(pause),
             }
             if !slept {
                 let sockets = shards.iter().flat_map(|shard| shard.sockets());
