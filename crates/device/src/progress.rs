@@ -286,10 +286,13 @@ impl ProgressThread<'_> {
             let polls_memory = self.rule.polls_memory();
             let spins = self.cores.has_one(now, usize::from(polls_memory))
                 || turn.received >= STREAM && !polls_memory && self.cores.are_several();
-            self.spin_until = match spins {
-                true => now.after_nanos(scaled(SPIN_NS)),
-                false => Time::ZERO,
-            };
+            if spins {
+                self.spin_until = now.after_nanos(scaled(SPIN_NS));
+            } else if polls_memory {
+                self.spin_until = Time::ZERO;
+            }
+            // Otherwise the time since the last turn with many datagrams counts: the first packet of a
+            // message often arrives alone, and to sleep between two messages costs the sender a wakeup each.
         }
         let spins = now < self.spin_until;
         self.streams = turn.received >= STREAM && spins;
