@@ -46,6 +46,10 @@ impl<W: Wire> Wire for DropTenth<W> {
         Ok(passed)
     }
 
+    fn look(&mut self, scope: Scope) -> io::Result<bool> {
+        self.inner.look(scope)
+    }
+
     fn descriptors(&self) -> io::Result<Vec<OwnedFd>> {
         self.inner.descriptors()
     }
