@@ -12,6 +12,8 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Room for two records.
 const CAPACITY: usize = 128;
+/// Room for one record.
+const FRONT: usize = 64;
 
 /// The memory of a ring, of which each record has a cell.
 struct Memory {
@@ -41,6 +43,7 @@ impl Memory {
 
 impl RingMemory for Arc<Memory> {
     const CAPACITY: usize = CAPACITY;
+    const FRONT: usize = FRONT;
 
     fn tail(&self) -> &AtomicU64 {
         &self.tail
@@ -78,6 +81,13 @@ impl RingMemory for Arc<Memory> {
                 unsafe { here.copy_from_slice(&(&*record)[at % 64..][..here.len()]) }
             });
             (at, bytes) = (at + length, rest);
+        }
+    }
+
+    fn shrink(&self) {
+        for record in &self.records[FRONT / 64..] {
+            // SAFETY: loom reports a second access at the same time.
+            record.with_mut(|record| unsafe { (*record).fill(0) });
         }
     }
 }
@@ -157,6 +167,35 @@ fn records_are_read_whole_and_in_order() {
             }
         }
         writing.join().unwrap();
+    });
+}
+
+/// The writer returns to the start of the ring when it finds that all is read, and discards the rest of the ring. The reader
+/// follows, and reads no byte that is discarded meanwhile.
+#[test]
+fn writer_returns_and_discards_while_the_reader_reads() {
+    check(|| {
+        let memory = Memory::new();
+        let of_writer = Arc::clone(&memory);
+        let writing = thread::spawn(move || {
+            let mut writer = Writer::new(of_writer);
+            write(&mut writer, 1);
+            // The second record returns to the start, or extends the ring.
+            write(&mut writer, 2);
+            let is_left = writer.shrink() && writer.shrink();
+            while write(&mut writer, 3) == Written::Full {
+                thread::yield_now();
+            }
+            is_left
+        });
+        let mut reader = Reader::new(Arc::clone(&memory));
+        for number in 1..=3 {
+            while !read(&mut reader, number) {
+                thread::yield_now();
+            }
+        }
+        let _is_left = writing.join().unwrap();
+        assert_eq!(memory.tail.load(Ordering::Relaxed), reader.head());
     });
 }
 
@@ -335,6 +374,9 @@ fn positions_of_a_hostile_process_are_refused() {
         let memory = Memory::new();
         memory.tail.store(192, Ordering::Relaxed);
         let mut reader = Reader::new(Arc::clone(&memory));
+        assert_eq!(reader.read(&mut [0; 8]), Err(Broken));
+        // A return without a record.
+        memory.tail.store(256, Ordering::Relaxed);
         assert_eq!(reader.read(&mut [0; 8]), Err(Broken));
     });
 }

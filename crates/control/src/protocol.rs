@@ -6,7 +6,7 @@
 //! [`RequestNumber`], which the client chooses, and so do all replies to it:
 //!
 //! ```text
-//!   {"hello":{"protocol":13,"program":"ib_send_bw"}}   ->
+//!   {"hello":{"protocol":14,"program":"ib_send_bw"}}   ->
 //!                                                     <-  {"welcome":{...}}
 //!   [1,"links"]                                       ->
 //!   [2,{"cm":{"bind":{...}}}]                         ->
@@ -36,8 +36,8 @@ use crate::resources::CmIdResource;
 /// something through memory that earlier ones do not understand: ferroced introduces only programs
 /// of its own version to each other. From version 12 on, datagrams travel through shared memory, and
 /// from version 13 on, streams; version 13 also lists addresses in GID tables during duplicate address
-/// detection.
-pub const PROTOCOL: u32 = 13;
+/// detection. From version 14 on, a writer returns to the start of its ring when the ring is empty.
+pub const PROTOCOL: u32 = 14;
 /// The longest request that ferroced takes.
 pub const MAX_REQUEST: usize = 64 << 10;
 /// The longest reply: a full GID table is longer than the longest request.

@@ -16,6 +16,10 @@ pub enum Bug {
     PublishBeforeCopy,
     /// The writer takes the ring for one record longer than it is, and overwrites the oldest.
     OverfillRing,
+    /// The writer returns to the start of the ring although records were not read.
+    ReturnBeforeRead,
+    /// The writer discards bytes that were not read.
+    DiscardUnread,
     /// The writer does not wake a reader that sleeps.
     ForgetReaderWakeup,
     /// The reader does not wake a writer that waits for room.
@@ -37,6 +41,8 @@ impl Bug {
         Bug::TrustReaderPosition,
         Bug::PublishBeforeCopy,
         Bug::OverfillRing,
+        Bug::ReturnBeforeRead,
+        Bug::DiscardUnread,
         Bug::ForgetReaderWakeup,
         Bug::ForgetWriterWakeup,
         Bug::RepeatRecordAfterClose,

@@ -381,6 +381,13 @@ impl<E: Endpoint> Outbound<E> {
         Ok(())
     }
 
+    /// Returns the memory behind the fronts of rings to the kernel, where no record lay since the last call. Returns
+    /// true if some is left: call it again later.
+    pub fn shrink(&mut self) -> bool {
+        let channels = self.channels.iter_mut();
+        channels.fold(false, |left, channel| channel.writer.shrink() | left)
+    }
+
     /// Ends the wait of a run for room: until the reader makes some, runs to it are dropped.
     pub fn give_up(&mut self, bytes: &[u8]) {
         if let Some(channel) = self.channel_to(steering::slot_of(bytes)) {

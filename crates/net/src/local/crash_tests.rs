@@ -33,6 +33,7 @@ impl Mortal<'_> {
 
 impl RingMemory for Mortal<'_> {
     const CAPACITY: usize = RingView::CAPACITY;
+    const FRONT: usize = RingView::FRONT;
 
     fn tail(&self) -> &AtomicU64 {
         self.step().tail()
@@ -60,6 +61,10 @@ impl RingMemory for Mortal<'_> {
 
     fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         self.step().copy_out(at, bytes);
+    }
+
+    fn shrink(&self) {
+        self.step().shrink();
     }
 }
 
@@ -109,7 +114,7 @@ fn reader_gets_whole_records_of_a_writer_that_dies_at_any_step() {
             ring: ring.clone(),
             left: &left,
         });
-        let (mut written, mut read, mut fulls) = (0, 0, 0);
+        let (mut written, mut read, mut fulls, mut discards) = (0, 0, 0, 0);
         let died = dies(|| {
             while written < LENGTHS.len() {
                 arm(&ring);
@@ -118,6 +123,8 @@ fn reader_gets_whole_records_of_a_writer_that_dies_at_any_step() {
                     Written::Full => {
                         fulls += 1;
                         read = read_all(&mut reader, read);
+                        // The next record returns to the start of the ring.
+                        discards += u32::from(writer.shrink() && !writer.shrink());
                     }
                     Written::WakeReader => written += 1,
                     Written::Quiet => panic!("the reader sleeps"),
@@ -133,6 +140,7 @@ fn reader_gets_whole_records_of_a_writer_that_dies_at_any_step() {
         if !died {
             assert!(steps > 8 * LENGTHS.len() as u32, "only {steps} steps");
             assert!(fulls > 0, "the ring was never full");
+            assert!(discards > 0, "no memory was returned");
             return;
         }
     }

@@ -130,6 +130,13 @@ impl Doorbell {
         self.has_ends() && self.lock().ends.iter().any(|end| end.has_packet())
     }
 
+    /// Returns true if a ring that this process writes to has memory behind its front, which its writer returns to the kernel
+    /// when it is not used any more.
+    pub fn has_extended_ring(&self) -> bool {
+        let is_extended = |end: &Arc<End>| end.is_extended() && !end.is_closed();
+        self.has_ends() && self.lock().ends.iter().any(is_extended)
+    }
+
     /// Returns the end that leads to a slot: the newest that is not closed.
     pub fn end_to(&self, peer: u8) -> Option<Arc<End>> {
         let state = self.lock();

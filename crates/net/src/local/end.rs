@@ -163,6 +163,12 @@ impl End {
         (has_record || self.has_made_room()) && !self.is_closed()
     }
 
+    /// Returns true if the outgoing ring has memory behind its front.
+    #[inline]
+    pub(super) fn is_extended(&self) -> bool {
+        self.outgoing.is_extended()
+    }
+
     /// Notes the position of the other end's reader when a stream found no room, or none once a
     /// record did fit.
     pub(super) fn note_full(&self, head: Option<u64>) {

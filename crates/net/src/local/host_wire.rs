@@ -85,6 +85,12 @@ impl HostWire {
 }
 
 impl HostSender {
+    /// Returns memory of channels that is not used any more to the kernel. Returns true if some is left: call it
+    /// again later.
+    pub fn shrink(&mut self) -> bool {
+        self.process.is_current() && self.channels.shrink()
+    }
+
     /// Writes a run into the ring of its destination.
     fn send_in_memory(
         &mut self,

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -28,6 +28,8 @@ const CONTROL: usize = 4 * ALIGNMENT;
 /// sender waits until the receiver has read a whole run, and so the two take turns: 64 KiB
 /// WRITEs had 35 Gb/s instead of 50, and those of 1 MiB 28 instead of 45.
 const CAPACITY: usize = (CHANNEL_SIZE - 2 * CONTROL) / 2;
+/// Bytes of the front of a ring: room for one of the longest runs and a half. The fronts of both rings have 196 KiB.
+const FRONT: usize = 96 << 10;
 
 const TAIL: usize = 0;
 const READER_SLEEPS: usize = ALIGNMENT;
@@ -54,6 +56,8 @@ pub(super) fn create() -> io::Result<OwnedFd> {
 #[derive(Debug)]
 pub(super) struct Memory {
     start: NonNull<u8>,
+    /// True for a ring whose writer, in this process, has used memory behind the front.
+    is_extended: [AtomicBool; 2],
 }
 
 // SAFETY: the mapping belongs to the process and not to a thread. Threads access it by atomics
@@ -84,7 +88,8 @@ impl Memory {
             )?
         };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0");
-        let memory = Memory { start };
+        let is_extended = [const { AtomicBool::new(false) }; 2];
+        let memory = Memory { start, is_extended };
         // SAFETY: these are the pages of the new mapping. The advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), CHANNEL_SIZE, Advice::LinuxDontFork) }?;
         Ok(memory)
@@ -120,6 +125,8 @@ pub struct RingView {
     control: usize,
     /// Offset of the records.
     records: usize,
+    /// Number of the ring.
+    ring: usize,
 }
 
 impl RingView {
@@ -139,12 +146,20 @@ impl RingView {
             memory: Arc::clone(memory),
             control: ring * CONTROL,
             records: 2 * CONTROL + ring * CAPACITY,
+            ring,
         }
+    }
+
+    /// Returns true if the writer of this ring, in this process, has used memory behind the front.
+    #[inline]
+    pub(super) fn is_extended(&self) -> bool {
+        self.memory.is_extended[self.ring].load(Ordering::Relaxed)
     }
 }
 
 impl RingMemory for RingView {
     const CAPACITY: usize = CAPACITY;
+    const FRONT: usize = FRONT;
 
     #[inline]
     fn tail(&self) -> &AtomicU64 {
@@ -187,6 +202,29 @@ impl RingMemory for RingView {
         unsafe {
             let from = self.memory.start.as_ptr().add(self.records + at);
             ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len());
+        }
+    }
+
+    fn extend(&self) {
+        self.memory.is_extended[self.ring].store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the pages behind the front to the kernel.
+    fn shrink(&self) {
+        self.memory.is_extended[self.ring].store(false, Ordering::Relaxed);
+        let page = rustix::param::page_size();
+        let from = (self.records + FRONT).next_multiple_of(page);
+        // Behind the last record of the second ring is nothing.
+        let to = (self.records + CAPACITY).next_multiple_of(page);
+        let length = to.saturating_sub(from);
+        // SAFETY: the pages are in the mapping, whose size is a multiple of a page, and lie behind the front of this ring. The
+        // kernel replaces them by zeros, which the other process could write there, too. No reference to them exists.
+        let removed = unsafe {
+            let start = self.memory.start.as_ptr().add(from).cast();
+            madvise(start, length, Advice::LinuxRemove)
+        };
+        if let Err(error) = removed {
+            tracing::debug!("a channel keeps {length} bytes: madvise: {error}");
         }
     }
 }

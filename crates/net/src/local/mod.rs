@@ -34,6 +34,8 @@ mod channels;
 mod crash_tests;
 mod doorbell;
 mod end;
+#[cfg(test)]
+mod front_tests;
 mod host_addresses;
 mod host_wire;
 mod memory;

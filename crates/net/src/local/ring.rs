@@ -13,6 +13,12 @@
 //! copied out before any byte of it is used. A position or a length that no correct process
 //! writes breaks the ring: [`Broken`].
 //!
+//! A writer that reaches the end of the ring's *front* ([`RingMemory::FRONT`]), and finds that the reader has
+//! read everything, *returns* to the start: it moves its position to the start of the lap after the next one, and publishes
+//! it together with the next record. So two programs that exchange short messages use the same few pages. No other
+//! step of a writer passes a whole lap, and so the reader knows it without a mark in memory. The writer does not return
+//! again before the reader has followed.
+//!
 //! A flag and a position are in a race of the kind "store, then load what the other stored": a
 //! writer publishes `tail` and loads the sleeper's flag, a reader sets the flag and loads
 //! `tail`. A sequentially consistent fence between the two on both sides makes one of them see
@@ -39,6 +45,8 @@ pub const HEADER_REST: core::ops::Range<usize> = 4..HEADER;
 pub trait RingMemory {
     /// Bytes for records, a multiple of [`ALIGNMENT`].
     const CAPACITY: usize;
+    /// Bytes at the start, which a ring keeps to while its reader keeps up.
+    const FRONT: usize;
 
     /// Returns the number of bytes written so far.
     fn tail(&self) -> &AtomicU64;
@@ -52,6 +60,10 @@ pub trait RingMemory {
     fn copy_in(&self, at: usize, bytes: &[u8]);
     /// Copies out of the ring. `at + bytes.len()` is at most [`RingMemory::CAPACITY`].
     fn copy_out(&self, at: usize, bytes: &mut [u8]);
+    /// Notes that records lie behind the front.
+    fn extend(&self) {}
+    /// Discards all bytes behind the front. No record lies there.
+    fn shrink(&self) {}
 }
 
 /// The other process has written what no correct process writes.
@@ -74,8 +86,20 @@ pub enum Written {
 pub struct Writer<M> {
     memory: M,
     tail: u64,
-    /// The head at the last look.
+    /// Position up to which there is room within the front, as far as is known.
+    limit: u64,
+    /// Position of the first record that was not read at the last look.
     head: u64,
+    /// The reader's position at the last look, as it has published it.
+    published_head: u64,
+    /// Position from which the writer has last returned to the start.
+    returned_from: Option<u64>,
+    /// Position from which on the writer looks again whether the ring is empty.
+    next_look: u64,
+    /// True if bytes behind the front are in use since they were last discarded.
+    is_extended: bool,
+    /// True if a record lay behind the front since the last call of [`Writer::shrink`].
+    leaves_front: bool,
     injected: Injected,
 }
 
@@ -100,7 +124,13 @@ impl<M: RingMemory> Writer<M> {
         Writer {
             memory,
             tail: 0,
+            limit: 0,
             head: 0,
+            published_head: 0,
+            returned_from: None,
+            next_look: 0,
+            is_extended: false,
+            leaves_front: false,
             injected: Injected::default(),
         }
     }
@@ -116,18 +146,18 @@ impl<M: RingMemory> Writer<M> {
         &self.memory
     }
 
-    /// Returns the position of the reader at the last look.
+    /// Returns the position of the reader at the last look, as it has published it.
     pub fn head(&self) -> u64 {
-        self.head
+        self.published_head
     }
 
     /// Returns the bytes of records that the reader has not read. A reader that reports an
     /// impossible position has read nothing since the last look.
     pub fn unread(&self) -> usize {
         let head = self.memory.head().load(Ordering::Acquire);
-        let head = match checked::<M>(head, self.tail) {
-            Ok(()) => head,
-            Err(Broken) => self.head,
+        let head = match self.first_unread(head) {
+            head if checked::<M>(head, self.tail).is_ok() => head,
+            _ => self.head,
         };
         self.tail.wrapping_sub(head) as usize
     }
@@ -142,7 +172,7 @@ impl<M: RingMemory> Writer<M> {
         if size > M::CAPACITY {
             return Err(Broken);
         }
-        if !self.has_room(size)? {
+        if (self.limit.wrapping_sub(self.tail) as usize) < size && !self.find_room(size)? {
             return Ok(Written::Full);
         }
         header[..4].copy_from_slice(&(payload.len() as u32).to_ne_bytes());
@@ -172,6 +202,22 @@ impl<M: RingMemory> Writer<M> {
         self.memory.writer_waits().store(0, Ordering::Relaxed);
     }
 
+    /// Returns true if the ring has room for `size` bytes, at its start if the record would end behind the front and
+    /// the ring is empty.
+    #[inline(never)]
+    fn find_room(&mut self, size: usize) -> Result<bool, Broken> {
+        if place::<M>(self.tail) + size > M::FRONT {
+            self.leave_front(size)?;
+        }
+        let has_room = self.has_room(size)?;
+        let in_front = M::FRONT.saturating_sub(place::<M>(self.tail));
+        self.limit = self.tail.wrapping_add(match has_room {
+            true => self.room().min(in_front.max(size)) as u64,
+            false => 0,
+        });
+        Ok(has_room)
+    }
+
     /// Returns true if the ring has room for `size` bytes. Otherwise sets the flag for which
     /// the reader looks.
     fn has_room(&mut self, size: usize) -> Result<bool, Broken> {
@@ -198,12 +244,64 @@ impl<M: RingMemory> Writer<M> {
 
     /// Reads the position of the reader.
     fn look(&mut self) -> Result<(), Broken> {
-        let head = self.memory.head().load(Ordering::Acquire);
+        let published = self.memory.head().load(Ordering::Acquire);
+        let head = self.first_unread(published);
         if !self.injected.has(Bug::TrustReaderPosition) && !self.injected.has(Bug::OverfillRing) {
             checked::<M>(head, self.tail)?;
         }
-        self.head = head;
+        (self.head, self.published_head) = (head, published);
         Ok(())
+    }
+
+    /// Returns the position of the first record that a reader with this position has not read: the
+    /// reader follows a return only when it reads the next record.
+    fn first_unread(&self, published_head: u64) -> u64 {
+        match self.returned_from == Some(published_head) {
+            true => start_after_return::<M>(published_head),
+            false => published_head,
+        }
+    }
+
+    /// Returns to the start of the ring if it is empty, before a record that would end behind the front. The
+    /// reader's position is in the cache of another processor: the writer looks at it once in a sixteenth of
+    /// the front.
+    fn leave_front(&mut self, size: usize) -> Result<(), Broken> {
+        if self.tail >= self.next_look && place::<M>(self.tail) > 0 {
+            self.look()?;
+            if self.head == self.tail || self.injected.has(Bug::ReturnBeforeRead) {
+                self.returned_from = Some(self.tail);
+                self.tail = start_after_return::<M>(self.tail);
+                self.head = self.tail;
+            } else {
+                self.next_look = self.tail.wrapping_add(M::FRONT as u64 / 16);
+            }
+        }
+        if place::<M>(self.tail) + size > M::FRONT {
+            self.leaves_front = true;
+            if !self.is_extended {
+                self.is_extended = true;
+                self.memory.extend();
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards the bytes behind the front if the ring is empty, and if no record lay there since the last
+    /// call. Returns true if bytes are left there: call it again later.
+    pub fn shrink(&mut self) -> bool {
+        if core::mem::take(&mut self.leaves_front) || !self.is_extended {
+            return self.is_extended;
+        }
+        // The next write reports a position that is impossible.
+        let is_empty = self.look().is_ok() && self.head == self.tail;
+        if !is_empty && !self.injected.has(Bug::DiscardUnread) {
+            return true;
+        }
+        // The next record begins at the start of the ring.
+        self.next_look = self.tail;
+        self.is_extended = false;
+        self.memory.shrink();
+        false
     }
 }
 
@@ -243,13 +341,13 @@ impl<M: RingMemory> Reader<M> {
     pub fn read(&mut self, payload: &mut [u8]) -> Result<Option<(Header, usize)>, Broken> {
         if self.head == self.tail {
             let tail = self.memory.tail().load(Ordering::Acquire);
-            if !self.injected.has(Bug::TrustWriterPosition) {
-                checked::<M>(self.head, tail)?;
-            }
-            self.tail = tail;
             if self.head == tail {
                 return Ok(None);
             }
+            if checked::<M>(self.head, tail).is_err() {
+                self.follow_return(tail)?;
+            }
+            self.tail = tail;
         }
         let written = self.tail.wrapping_sub(self.head) as usize;
         let mut header = [0; HEADER];
@@ -275,6 +373,21 @@ impl<M: RingMemory> Reader<M> {
         self.head = self.head.wrapping_add(size as u64);
         self.memory.head().store(self.head, Ordering::Release);
         Ok(Some((header, length)))
+    }
+
+    /// Follows a writer that has returned to the start of the ring.
+    #[cold]
+    fn follow_return(&mut self, tail: u64) -> Result<(), Broken> {
+        let head = start_after_return::<M>(self.head);
+        if !self.injected.has(Bug::TrustWriterPosition) {
+            // No writer returns without a record.
+            if head == tail {
+                return Err(Broken);
+            }
+            checked::<M>(head, tail)?;
+        }
+        self.head = head;
+        Ok(())
     }
 
     /// Reads the length of a record from shared memory, for an injected bug.
@@ -333,6 +446,13 @@ pub fn has_record(memory: &impl RingMemory, head: u64) -> bool {
 /// Returns the place of a position in the ring.
 fn place<M: RingMemory>(position: u64) -> usize {
     (position % M::CAPACITY as u64) as usize
+}
+
+/// Returns the position to which a writer moves from `position` when it returns to the start of the ring: more than a
+/// whole ring behind it.
+fn start_after_return<M: RingMemory>(position: u64) -> u64 {
+    let lap = M::CAPACITY as u64;
+    (position / lap).wrapping_add(2).wrapping_mul(lap)
 }
 
 /// Checks the positions of both ends.

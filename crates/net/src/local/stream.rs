@@ -154,6 +154,12 @@ impl StreamEnd {
         }
     }
 
+    /// Returns memory of the channel that is not used any more to the kernel. Returns true if some is left: call
+    /// it again later.
+    pub fn shrink(&mut self) -> bool {
+        self.process.is_current() && self.writer.shrink()
+    }
+
     /// Closes the channel. Bytes that were written before can still be read.
     pub fn close(&self) {
         self.end.close();

@@ -1,5 +1,6 @@
 //! Tests of the ring over real shared memory, and of channels between two threads.
 
+use core::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,11 +28,11 @@ const LONGEST: usize = 1 << 16;
 proptest! {
     /// Whatever is written arrives once, in order and unchanged, across the end of the memory.
     #[test]
-    fn records_arrive_in_order(lengths in proptest::collection::vec((0..LONGEST, 1..4usize), 1..60)) {
+    fn records_arrive_in_order(lengths in proptest::collection::vec((0..LONGEST, 1..4usize, any::<bool>()), 1..60)) {
         let (mut writer, mut reader, _) = ring();
         let mut buffer = vec![0; LONGEST];
         let mut sent = std::collections::VecDeque::new();
-        for (index, (length, reads)) in lengths.into_iter().enumerate() {
+        for (index, (length, reads, shrinks)) in lengths.into_iter().enumerate() {
             let payload: Vec<u8> = (0..length).map(|at| (at * 7 + index) as u8).collect();
             match writer.write(header(index as u8), &payload).unwrap() {
                 Written::Full => {
@@ -49,6 +50,9 @@ proptest! {
                 prop_assert!(header[HEADER_REST].iter().all(|byte| *byte == tag));
                 prop_assert_eq!(&buffer[..length], &payload[..]);
             }
+            if shrinks {
+                let _left = writer.shrink();
+            }
         }
     }
 
@@ -56,7 +60,7 @@ proptest! {
     /// ends go on or report that the ring is broken; no read leaves the ring or the buffer.
     #[test]
     fn hostile_memory_breaks_nothing_but_the_ring(
-        steps in proptest::collection::vec((0..8u8, any::<u64>(), 0..LONGEST), 1..200)
+        steps in proptest::collection::vec((0..10u8, any::<u64>(), 0..LONGEST), 1..200)
     ) {
         let (mut writer, mut reader, view) = ring();
         let mut buffer = vec![0; 1000];
@@ -64,16 +68,23 @@ proptest! {
             // Numbers near those that the ring uses are the interesting ones.
             let near = number % 3 * 64 + reader.head() + number % (2 * RingView::CAPACITY as u64);
             match step {
-                0 => view.tail().store(number, core::sync::atomic::Ordering::Relaxed),
-                1 => view.head().store(number, core::sync::atomic::Ordering::Relaxed),
-                2 => view.tail().store(near, core::sync::atomic::Ordering::Relaxed),
-                3 => view.head().store(near, core::sync::atomic::Ordering::Relaxed),
+                0 => view.tail().store(number, Ordering::Relaxed),
+                1 => view.head().store(number, Ordering::Relaxed),
+                2 => view.tail().store(near, Ordering::Relaxed),
+                3 => view.head().store(near, Ordering::Relaxed),
                 4 => {
                     let at = number as usize % (RingView::CAPACITY - 8);
                     view.copy_in(at, &number.to_ne_bytes());
                 }
                 5 => view.copy_in(reader.head() as usize % RingView::CAPACITY, &(length as u32).to_ne_bytes()),
-                6 => drop(writer.write(header(1), &vec![9; length])),
+                6 => {
+                    // A return, or nearly one.
+                    let lap = RingView::CAPACITY as u64;
+                    let start = (reader.head() / lap + 2) * lap;
+                    view.tail().store(start - 64 + record_size(length) as u64, Ordering::Relaxed);
+                }
+                7 => drop(writer.shrink()),
+                8 => drop(writer.write(header(1), &vec![9; length])),
                 _ => if let Ok(Some((_, length))) = reader.read(&mut buffer) {
                     prop_assert!(length <= buffer.len());
                 },

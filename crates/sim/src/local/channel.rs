@@ -228,17 +228,19 @@ impl SimEnd {
     pub(crate) fn sabotage(&self, other: &SimEnd, rng: &mut Rng) -> bool {
         self.channel.is_sabotaged.set(true);
         let is_tail = rng.chance(0.5);
-        let beyond = CAPACITY as u64 + 64 * rng.range(1..=9);
+        let beyond = 64 * rng.range(1..=9);
         if is_tail {
             let wrong = match rng.below(3) {
                 0 => rng.range(1..=63),
-                1 => beyond,
+                // Behind all records that a writer could have published after a return to the start.
+                1 => 3 * CAPACITY as u64 + beyond,
                 _ => 1 << 40,
             };
             self.outgoing.forge_tail(self.outgoing.published() + wrong);
         } else {
             other.since_forged_head.set(Some(0));
-            self.incoming.forge_head(self.incoming.published() + beyond);
+            self.incoming
+                .forge_head(self.incoming.published() + CAPACITY as u64 + beyond);
         }
         is_tail
     }

@@ -146,6 +146,8 @@ impl World {
     /// Prepares the sleep of a host's progress thread. Returns false if it must not sleep.
     pub(crate) fn begin_sleep(&mut self, host: usize) -> bool {
         let ends = self.ends_of(host);
+        let wire = self.hosts[host].core().wire();
+        let _again_later = wire.outbox.borrow_mut().local.shrink();
         for end in ends.iter().filter(|end| !end.is_closed()) {
             end.arm();
             // The run is tried again at its deadline: the thread was awake when the room came.

@@ -11,6 +11,8 @@ use crate::rng::Rng;
 /// Bytes for the records of a ring. Two of the longest runs of the scenarios fit, so that rings
 /// are full now and then.
 pub(crate) const CAPACITY: usize = 143 * ALIGNMENT;
+/// Bytes of the front of a ring. Short packets stay there, and longer runs do not fit.
+const FRONT: usize = 32 * ALIGNMENT;
 
 /// A process, which may die at any access to shared memory.
 #[derive(Default)]
@@ -187,6 +189,7 @@ impl SimRing {
 
 impl RingMemory for SimRing {
     const CAPACITY: usize = CAPACITY;
+    const FRONT: usize = FRONT;
 
     fn tail(&self) -> &AtomicU64 {
         let cells = self.access();
@@ -226,5 +229,9 @@ impl RingMemory for SimRing {
                 self.scribble(rng);
             }
         }
+    }
+
+    fn shrink(&self) {
+        self.access().records.borrow_mut()[FRONT..].fill(0);
     }
 }
