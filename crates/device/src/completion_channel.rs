@@ -149,6 +149,7 @@ impl CompletionChannel {
             shards
                 .iter()
                 .for_each(|shard| may_sleep &= shard.begin_sleep());
+            shards.iter().for_each(|shard| shard.watch_rings());
             let at_once = (!may_sleep).then(Timespec::default);
             let polled = poll(&mut fds, at_once.as_ref());
             shards.iter().for_each(|shard| shard.end_sleep());

@@ -134,6 +134,16 @@ impl Core {
         }
     }
 
+    /// Returns memory of channels that is not used any more to the kernel. Returns true if some is left: call it again
+    /// later.
+    pub(crate) fn shrink_rings(&mut self) -> bool {
+        match self {
+            // None while a thread sends.
+            Core::Roce(core) => core.wire_halves().is_none_or(|(_, sender)| sender.shrink()),
+            Core::Iwarp(core) => core.shrink_rings(),
+        }
+    }
+
     /// Puts faults of packets in force, or ends them.
     pub(crate) fn set_faults(&mut self, now: Time, faults: Option<&Faults>) {
         match self {

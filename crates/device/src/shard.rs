@@ -250,6 +250,15 @@ impl Shard {
         }
     }
 
+    /// Returns memory of channels that is not used any more to the kernel, unless another thread holds the lock.
+    pub(crate) fn shrink_rings(&self) {
+        if let Some(mut core) = self.try_lock()
+            && !self.is_stopped()
+        {
+            let _again_later = core.shrink_rings();
+        }
+    }
+
     /// Puts faults in force, or ends them.
     pub(crate) fn set_faults(&self, faults: Option<&Faults>) {
         let now = clock::now();

@@ -10,6 +10,7 @@ use super::Shard;
 use crate::awaited_writes::AWAIT_NS;
 use crate::channel::Channel;
 use crate::clock;
+use crate::progress::SHRINK_NS;
 use crate::slowness::scaled;
 
 impl Shard {
@@ -89,6 +90,18 @@ impl Shard {
         let standby = now.after_nanos(scaled(STANDBY_NS)).as_nanos();
         if self.sleeps_until.load(Ordering::Relaxed) > standby {
             self.wake();
+        }
+    }
+
+    /// Before a thread of the program sleeps on the sockets: wakes the progress thread if that would sleep although
+    /// channels have memory to return.
+    pub(crate) fn watch_rings(&self) {
+        if self.doorbell.has_extended_ring() {
+            let latest = clock::now().after_nanos(SHRINK_NS).as_nanos();
+            // One wakeup: the thread stores its next time when it sleeps again.
+            if self.sleeps_until.fetch_min(latest, Ordering::Relaxed) > latest {
+                self.wake();
+            }
         }
     }
 

@@ -64,6 +64,17 @@ impl StreamCore {
         }
     }
 
+    /// Returns memory of rings that is not used any more to the kernel. Returns true if some is left.
+    pub(crate) fn shrink_rings(&mut self) -> bool {
+        let mut left = false;
+        for qpn in &self.in_memory {
+            if let Some(stream) = self.streams.get_mut(qpn) {
+                left |= stream.wire.shrink();
+            }
+        }
+        left
+    }
+
     /// Returns the wire of a queue pair, for `rdma resource`.
     pub(crate) fn wire_of(&self, qpn: u32) -> &'static str {
         let stream = self.streams.get(&qpn);

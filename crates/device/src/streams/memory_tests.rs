@@ -220,6 +220,25 @@ fn stream_whose_output_is_discarded_does_not_wait_for_room() {
 }
 
 #[test]
+fn ring_of_a_stream_returns_its_memory() {
+    let mut fixture = Fixture::in_memory();
+    let mut buffer = vec![7; MAX_STREAM_RECORD];
+    let stream = fixture.core.streams.get_mut(&fixture.qpn).unwrap();
+    let Wire::Memory(memory) = &mut stream.wire else {
+        panic!("it is in memory");
+    };
+    while memory.fill(&buffer) {}
+    assert!(fixture.core.doorbell.has_extended_ring());
+    assert!(fixture.core.shrink_rings() && fixture.core.shrink_rings());
+    while fixture.ring.read(&mut buffer).unwrap().is_some() {}
+    assert!(!fixture.core.shrink_rings());
+    assert!(!fixture.core.doorbell.has_extended_ring());
+    post_send(&mut fixture.core, fixture.qpn);
+    fixture.turn(NOW);
+    assert_eq!(fixture.ring_bytes(), EMPTY_SEND);
+}
+
+#[test]
 fn channel_that_comes_after_the_first_byte_is_closed() {
     let mut fixture = Fixture::new(Role::Responder, |_| Wire::Tcp);
     assert_eq!(fixture.end.readiness(), Readiness::Closed);

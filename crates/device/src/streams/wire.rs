@@ -214,6 +214,14 @@ impl Wire {
         }
     }
 
+    /// Returns memory that is not used any more to the kernel. Returns true if some is left.
+    pub(super) fn shrink(&mut self) -> bool {
+        match self {
+            Wire::Memory(memory) => memory.stream.shrink(),
+            _ => false,
+        }
+    }
+
     /// Returns true if all bytes go through memory.
     #[inline]
     pub(super) fn is_memory(&self) -> bool {

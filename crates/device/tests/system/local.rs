@@ -1,7 +1,7 @@
 //! Two programs of one host exchange packets through shared memory.
 
 use ferroce_control::{Request, find_daemon};
-use ferroce_device::transport::{QpType, WcStatus};
+use ferroce_device::transport::{Arm, QpType, SendOp, WcStatus};
 use ferroce_endpoint::Options;
 use ferroce_testnet::deadline;
 use rustix::process::Signal;
@@ -49,6 +49,28 @@ pub(crate) fn channels() -> usize {
     maps.lines()
         .filter(|line| line.contains("ferroce-channel"))
         .count()
+}
+
+/// Bytes of a channel that stay in memory.
+const AT_REST: usize = 256 << 10;
+
+/// Waits until the channels of this process have no more memory than at rest.
+pub(crate) fn await_rest() {
+    deadline::until("the channel is small", || resident() <= AT_REST);
+}
+
+/// Returns the bytes of channels that are in memory. Pages that a program returns to the kernel vanish here, too.
+fn resident() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").expect("procfs");
+    let channels = maps
+        .split("VmFlags:")
+        .filter(|map| map.contains("ferroce-channel"));
+    let kib = channels.map(|map| {
+        let line = map.lines().find_map(|line| line.strip_prefix("Rss:"));
+        let kib = line.and_then(|line| line.split_whitespace().next());
+        kib.expect("a size").parse::<usize>().expect("a number")
+    });
+    kib.sum::<usize>() << 10
 }
 
 /// Returns the number of unix sockets of this process. Each UDP source port has a socket, too,
@@ -275,6 +297,71 @@ fn channels_survive_ferroced_and_its_successor_makes_new_ones() {
         assert_eq!(new.qp.sends_in_memory(), is_chosen());
         transfer(&new, &mut peer, 5);
         transfer(&ours, &mut theirs, 7);
+    });
+}
+
+#[test]
+fn memory_of_bursts_returns_to_the_kernel() {
+    let name = "local::memory_of_bursts_returns_to_the_kernel";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        for round in 0..3 {
+            ours.put(0, &pattern(round, MESSAGE));
+            for id in 0..8 {
+                ours.write(id, 0, MESSAGE);
+            }
+            ours.succeed(8);
+            theirs.expect(&format!("check {round} 0 {MESSAGE}"), "right");
+            theirs.expect(&format!("write 8 {MESSAGE}"), "done");
+            for id in 0..10_000 {
+                ours.write(id, 0, 64);
+                ours.succeed(1);
+            }
+            theirs.expect("write 10000 64", "done");
+            await_rest();
+        }
+        transfer(&ours, &mut theirs, 1);
+    });
+}
+
+/// A thread of the peer sleeps until a completion comes, and its progress thread has nothing to do.
+#[test]
+fn memory_of_a_program_that_waits_returns_to_the_kernel() {
+    let name = "local::memory_of_a_program_that_waits_returns_to_the_kernel";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        for _ in 0..2 {
+            theirs.expect("receive 7 0 100", "done");
+            theirs.expect(&format!("write 8 {MESSAGE}"), "done");
+            theirs.expect("await", "asleep");
+            await_rest();
+            ours.post(1, SendOp::Send { imm: None }, 0, 100);
+            ours.succeed(1);
+            assert_eq!(theirs.actor.hear(), "Success");
+        }
+    });
+}
+
+/// This thread sleeps on the channel and receives, and so the progress thread has nothing to do.
+#[test]
+fn memory_of_a_program_that_waits_for_an_event_returns_to_the_kernel() {
+    let name = "local::memory_of_a_program_that_waits_for_an_event_returns_to_the_kernel";
+    on_loopback(name, |_ferroced| {
+        let (ours, mut theirs) = pair(QpType::Rc, V4);
+        for _ in 0..2 {
+            ours.receive(7, 0, 100);
+            for id in 0..8 {
+                ours.write(id, 0, MESSAGE);
+            }
+            ours.succeed(8);
+            ours.cq.arm(Arm::Any);
+            theirs.actor.say("small");
+            theirs.actor.say("send 100");
+            ours.channel.take().expect("a record");
+            ours.succeed(1);
+            assert_eq!(theirs.actor.hear(), "done");
+            assert_eq!(theirs.actor.hear(), "done");
+        }
     });
 }
 

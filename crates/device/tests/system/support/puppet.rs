@@ -7,6 +7,8 @@ use ferroce_control::Gid;
 use ferroce_device::transport::{Arm, QpType, SendOp};
 use ferroce_testnet::{deadline, netdev, netfilter, role};
 
+use crate::local;
+
 use super::endpoint::Endpoint;
 use super::ferroced::{self, Ferroced, add_link};
 use super::{Introduction, LINK, pattern};
@@ -207,6 +209,10 @@ fn perform(end: &mut Endpoint, order: &str, rest: &str) -> String {
         }
         ("deregister", _) => {
             end.device.deregister(&end.mr).expect("registered");
+            done()
+        }
+        ("small", _) => {
+            local::await_rest();
             done()
         }
         ("in-memory", _) => end.qp.sends_in_memory().to_string(),
