@@ -89,9 +89,9 @@ pub struct Writer<M> {
     /// Position up to which there is room within the front, as far as is known.
     limit: u64,
     /// Position of the first record that was not read at the last look.
-    head: u64,
+    unread_from: u64,
     /// The reader's position at the last look, as it has published it.
-    published_head: u64,
+    head: u64,
     /// Position from which the writer has last returned to the start.
     returned_from: Option<u64>,
     /// Position from which on the writer looks again whether the ring is empty.
@@ -125,8 +125,8 @@ impl<M: RingMemory> Writer<M> {
             memory,
             tail: 0,
             limit: 0,
+            unread_from: 0,
             head: 0,
-            published_head: 0,
             returned_from: None,
             next_look: 0,
             is_extended: false,
@@ -148,7 +148,7 @@ impl<M: RingMemory> Writer<M> {
 
     /// Returns the position of the reader at the last look, as it has published it.
     pub fn head(&self) -> u64 {
-        self.published_head
+        self.head
     }
 
     /// Returns the bytes of records that the reader has not read. A reader that reports an
@@ -157,7 +157,7 @@ impl<M: RingMemory> Writer<M> {
         let head = self.memory.head().load(Ordering::Acquire);
         let head = match self.first_unread(head) {
             head if checked::<M>(head, self.tail).is_ok() => head,
-            _ => self.head,
+            _ => self.unread_from,
         };
         self.tail.wrapping_sub(head) as usize
     }
@@ -239,17 +239,17 @@ impl<M: RingMemory> Writer<M> {
             true => M::CAPACITY + ALIGNMENT,
             false => M::CAPACITY,
         };
-        capacity - self.tail.wrapping_sub(self.head) as usize
+        capacity - self.tail.wrapping_sub(self.unread_from) as usize
     }
 
     /// Reads the position of the reader.
     fn look(&mut self) -> Result<(), Broken> {
         let published = self.memory.head().load(Ordering::Acquire);
-        let head = self.first_unread(published);
+        let unread_from = self.first_unread(published);
         if !self.injected.has(Bug::TrustReaderPosition) && !self.injected.has(Bug::OverfillRing) {
-            checked::<M>(head, self.tail)?;
+            checked::<M>(unread_from, self.tail)?;
         }
-        (self.head, self.published_head) = (head, published);
+        (self.unread_from, self.head) = (unread_from, published);
         Ok(())
     }
 
@@ -268,10 +268,10 @@ impl<M: RingMemory> Writer<M> {
     fn leave_front(&mut self, size: usize) -> Result<(), Broken> {
         if self.tail >= self.next_look && place::<M>(self.tail) > 0 {
             self.look()?;
-            if self.head == self.tail || self.injected.has(Bug::ReturnBeforeRead) {
+            if self.unread_from == self.tail || self.injected.has(Bug::ReturnBeforeRead) {
                 self.returned_from = Some(self.tail);
                 self.tail = start_after_return::<M>(self.tail);
-                self.head = self.tail;
+                self.unread_from = self.tail;
             } else {
                 self.next_look = self.tail.wrapping_add(M::FRONT as u64 / 16);
             }
@@ -293,7 +293,7 @@ impl<M: RingMemory> Writer<M> {
             return self.is_extended;
         }
         // The next write reports a position that is impossible.
-        let is_empty = self.look().is_ok() && self.head == self.tail;
+        let is_empty = self.look().is_ok() && self.unread_from == self.tail;
         if !is_empty && !self.injected.has(Bug::DiscardUnread) {
             return true;
         }
