@@ -111,8 +111,8 @@ pub(crate) struct Qp {
     due: Due,
     /// True if the CQ had no room for a completion: the queue pair must fail.
     cq_overflow: bool,
-    /// Slot of the peer if it is on this host: packets may come from it through shared memory.
-    /// 0 if there is none.
+    /// Slot of the peer if it is on this host: packets may come from it through shared memory, and
+    /// runs to it arrive whole. 0 if there is none.
     local_peer: u8,
     /// IPv4 identification of the peer's last packet; the next one is probably close to it.
     pub(crate) peer_ip_id: u16,
@@ -294,7 +294,7 @@ impl Qp {
     ///
     /// READ responses go first, because the peer's work requests wait for them. Requests
     /// follow. The pending ACK goes last: as the shortest packet it can end their run. It goes
-    /// before requests that may be answers and form several runs.
+    /// before requests that may be answers, unless they form one run to a peer on this host.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
         let due = core::mem::take(&mut self.due);
         // With no other queue pair ready there is no quantum: send until the batch is full.

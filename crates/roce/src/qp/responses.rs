@@ -298,8 +298,9 @@ impl Qp {
     /// True if the pending ACK may be sent behind the requests that are due.
     ///
     /// A request completes before the answer to it arrives: on adapters the ACK precedes the answer, and
-    /// programs depend on that. The peer finds an ACK behind answers in the same run, and processes it first. So
-    /// all answers must be packets of one size, not shorter than the ACK, that fit a run.
+    /// programs depend on that. A peer on this host finds an ACK behind answers in the same run, and processes it first. So
+    /// all answers must be packets of one size, not shorter than the ACK, that fit a run. To another host the
+    /// ACK goes first: the network separates the packets of a run, and they arrive one after the other.
     pub(super) fn ack_may_follow_requests(&self, batch: &Batch) -> bool {
         let index = self.req.index();
         let due = (index..self.sq.len()).filter_map(|index| self.sq.get(index));
@@ -316,7 +317,8 @@ impl Qp {
         let is_short = (1..=self.mtu).contains(&first.length);
         let packet = MAX_HEADER_LEN + first.length as usize;
         !answers
-            || uniform
+            || self.local_peer != 0
+                && uniform
                 && is_short
                 && index + count == self.sq.len()
                 && batch.fits_run(count + 1, packet)

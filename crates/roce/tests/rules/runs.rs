@@ -257,34 +257,48 @@ fn ack_shares_a_run_with_the_request_before_it() {
     assert_eq!(opcodes, [0x0a, 0x11], "WRITE ONLY, then ACKNOWLEDGE");
 }
 
+/// Posts answers of these lengths to a request that is not acknowledged. Returns the place of the ACK among
+/// the packets, and the number of runs.
+fn place_of_ack(lengths: &[u32], peer_is_here: bool) -> (usize, usize) {
+    const ACK: u8 = 0x11;
+    let mut pair = pair_with_large_window(|knobs| knobs.cap.max_send_wr = 128);
+    if peer_is_here {
+        let qpn = pair.hosts[1].qpn;
+        let engine = &mut pair.hosts[1].engine;
+        engine.set_local_peer(qpn, 1, false).unwrap();
+    }
+    leave_ack_pending(&mut pair);
+    for &length in lengths {
+        let sges = [pair.hosts[1].sge(0, length)];
+        pair.post(1, wr(2, SendOp::Send { imm: None }, &sges));
+    }
+    let mut batch = Batch::new(256, LIMITS);
+    pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+    check(&batch);
+    let mut opcodes = (0..batch.len()).map(|n| batch.packet(n).header()[0]);
+    let place = opcodes.position(|opcode| opcode == ACK).unwrap();
+    (place, batch.runs().len())
+}
+
 /// A program may answer a request before its ACK has left. The answer must not complete at the peer before
 /// the request does.
 #[test]
 fn ack_precedes_answers_that_form_several_runs() {
-    const ACK: u8 = 0x11;
-    // Lengths of the answers, and the place of the ACK. The peer finds an ACK at the end of a run.
-    for (lengths, place) in [
-        (&[8][..], 1),
-        (&[8, 8, 8], 3),
-        (&[8, 600], 0),
-        (&[0], 0),
-        (&[3000], 0),
-        (&[8; 70], 0),
-    ] {
-        let mut pair = pair_with_large_window(|knobs| knobs.cap.max_send_wr = 128);
-        leave_ack_pending(&mut pair);
-        for &length in lengths {
-            let sges = [pair.hosts[1].sge(0, length)];
-            pair.post(1, wr(2, SendOp::Send { imm: None }, &sges));
-        }
-        let mut batch = Batch::new(256, LIMITS);
-        pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
-        check(&batch);
-        let mut opcodes = (0..batch.len()).map(|n| batch.packet(n).header()[0]);
-        assert_eq!(opcodes.position(|opcode| opcode == ACK), Some(place));
-        if place > 0 {
-            assert_eq!(batch.runs().len(), 1, "{lengths:?}");
-        }
+    // A peer on the same host finds an ACK at the end of a run.
+    for lengths in [&[8][..], &[8, 8, 8]] {
+        assert_eq!(place_of_ack(lengths, true), (lengths.len(), 1));
+    }
+    for lengths in [&[8, 600][..], &[0], &[3000], &[8; 70]] {
+        assert_eq!(place_of_ack(lengths, true).0, 0, "{lengths:?}");
+    }
+}
+
+/// A network separates the packets of a run. A peer that gets the answer first completes its receive before
+/// the request.
+#[test]
+fn ack_precedes_answers_to_another_host() {
+    for lengths in [&[8][..], &[8, 8, 8], &[8, 600], &[0]] {
+        assert_eq!(place_of_ack(lengths, false).0, 0, "{lengths:?}");
     }
 }
 
