@@ -55,6 +55,7 @@ fn memory_is_registered_on_a_stack_of_16_kib() {
     with_domain(name, |_, pd| {
         const PAGES: usize = 3000;
         let (pd, addr) = (pd.expose_provenance(), pages(PAGES).expose_provenance());
+        #[allow(clippy::disallowed_methods)] // the program's thread
         std::thread::scope(|scope| {
             let small = std::thread::Builder::new().stack_size(16 << 10);
             let register = move || unsafe {
