@@ -80,7 +80,7 @@ mod tests {
             ("FERROCE_SHARDS", "60"),
             ("FERROCE_TYPE", "siw"),
             ("FERROCE_RECORDER", "0"),
-            ("HOME", "/root"),
+            ("HOME", "/nowhere"),
         ] {
             checked(name, value).unwrap();
         }
