@@ -8,8 +8,9 @@ use core::ptr;
 /// The bits of an address that are the offset in its page.
 pub(crate) const OFFSET: u64 = PAGE - 1;
 const PAGE: u64 = 4096;
-/// Number of pages per call of `mincore`.
-const CHUNK: u64 = 1 << 14;
+/// Number of pages per call of `mincore`, which writes a byte for each. The bytes are on the stack of
+/// the program's thread, which may have 16 KiB in all (`PTHREAD_STACK_MIN`, threads of Argobots).
+const CHUNK: u64 = 1 << 10;
 
 /// Returns the pages that a range touches; `None` if it leaves the address space.
 pub(crate) fn pages(addr: u64, length: u64) -> Option<Range<u64>> {

@@ -10,7 +10,9 @@ mod program;
 mod share;
 mod strict;
 mod sweep;
+mod variables;
 
+use std::env::VarError;
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
@@ -71,6 +73,8 @@ ENVIRONMENT
     FERROCE_PROFILE   as --profile; `off`: none, even on a link with a profile
     FERROCE_WIRE      `udp` or `tcp`: exchange packets with programs on this host over
                       the network instead of shared memory
+    FERROCE_TYPE      `rxe` or `siw`: as --type, but no link is added for it
+    FERROCE_SHARDS    number of shards (slots and threads) of a process on a link, 1 to 60
 
 FAULTS
     loss 1% [burst N | gilbert P% R% [BAD% [GOOD%]]], duplicate 1%, reorder 1% [by N],
@@ -272,6 +276,11 @@ fn start(
 
 /// Returns the command that runs the program; none, with a message, if it does not exist.
 fn prepare(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result<Option<Command>> {
+    variables::check(|name| match (name, &options.kind) {
+        // The option replaces the variable.
+        (TYPE_VARIABLE, Some(_)) => Err(VarError::NotPresent),
+        _ => std::env::var(name),
+    })?;
     let mut command = Command::new(program);
     command.args(arguments);
     let mut path = std::env::var_os("PATH").unwrap_or_default();
@@ -292,8 +301,11 @@ fn prepare(options: &Options, program: &OsStr, arguments: &[OsString]) -> Result
     }
     match folder {
         Some(folder) => {
+            let without_preload = program::ends_with_preload(&file, &path);
             for (variable, value) in libraries::environment(&folder)? {
-                command.env(variable, value);
+                if variable != libraries::PRELOAD || !without_preload {
+                    command.env(variable, value);
+                }
             }
             command.envs(options.strict.environment());
             if options.is_quiet() {

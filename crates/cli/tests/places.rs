@@ -128,6 +128,25 @@ fn socket_of_a_killed_ferroced_does_not_block_users() {
     );
 }
 
+/// With a second ferroced, programs would get no queue pair, and only ENOMEM.
+#[test]
+fn second_ferroced_elsewhere_is_refused_with_the_place_of_the_first() {
+    script(
+        "second_ferroced_elsewhere_is_refused_with_the_place_of_the_first",
+        r#"
+            install -d -m 700 -o 60001 -g 60001 /run/one /run/two
+            as 60001 env XDG_RUNTIME_DIR=/run/one "$FERROCE" link add a type rxe netdev lo
+            if as 60001 env XDG_RUNTIME_DIR=/run/two "$FERROCE" run -- true 2> /tmp/refused; then
+                exit 1
+            fi
+            base=$(sed -n 's/.*set FERROCE_RUNTIME_DIR=\([^;]*\);.*/\1/p' /tmp/refused)
+            test "$base" = /run/one/ferroce
+            grep -q "kill $(cat /run/one/ferroce/*/ferroced.pid)" /tmp/refused
+            as 60001 env FERROCE_RUNTIME_DIR="$base" "$FERROCE" link | grep -q '^link a/1'
+        "#,
+    );
+}
+
 #[test]
 fn group_ferroce_does_not_block_users_outside_it() {
     script(

@@ -12,6 +12,7 @@ use ferroce_wire::ROCE_PORT;
 use rustix::net::SocketAddrAny;
 
 use crate::refusal::Refusal;
+use crate::rival::Rival;
 use crate::slots::Slots;
 
 /// The group, and the owners of its slots.
@@ -51,7 +52,14 @@ impl From<BindError> for GroupError {
     fn from(error: BindError) -> GroupError {
         let message = error.to_string();
         let errno = match &error {
-            BindError::WrongPlace { .. } => return GroupError::Held(message),
+            BindError::WrongPlace { .. } => {
+                return match Rival::find() {
+                    Some(rival) => {
+                        GroupError::Refused(Refusal::new(libc::EADDRINUSE, rival.reason()))
+                    }
+                    None => GroupError::Held(message),
+                };
+            }
             BindError::PortTaken { .. } => libc::EADDRINUSE,
             BindError::NoSteering(error) | BindError::Socket { error, .. } => {
                 error.raw_os_error().unwrap_or(libc::EIO)

@@ -63,6 +63,7 @@ mod refusal;
 mod requests;
 mod resources;
 mod resume;
+mod rival;
 mod rtnetlink;
 mod server;
 mod slots;

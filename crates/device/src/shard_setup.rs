@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ferroce_control::LinkInfo;
+use ferroce_control::{LinkInfo, MAX_SHARDS};
 use ferroce_net::qpns_of_slot;
 use ferroce_roce::{Config, Counters, Engine, Regions};
 
@@ -15,13 +15,30 @@ const PROCESSORS_PER_SHARD: usize = 4;
 /// Most shards by default. Each takes one of the 255 slots of the network namespace.
 const MOST_SHARDS: usize = 4;
 
+/// Environment variable with the number of shards.
+const VARIABLE: &str = "FERROCE_SHARDS";
+
 /// Returns the number of shards to ask for.
-pub(crate) fn wanted_shards() -> u8 {
-    let chosen = std::env::var("FERROCE_SHARDS").ok();
-    let chosen = chosen.and_then(|number| number.parse().ok());
-    chosen
-        .unwrap_or_else(|| (processors() / PROCESSORS_PER_SHARD).min(MOST_SHARDS) as u8)
-        .clamp(1, ferroce_control::MAX_SHARDS)
+///
+/// # Errors
+/// If the environment names a number that is not possible.
+pub(crate) fn wanted_shards() -> Result<u8, Error> {
+    chosen_shards(&std::env::var(VARIABLE).unwrap_or_default())
+}
+
+fn chosen_shards(chosen: &str) -> Result<u8, Error> {
+    if chosen.is_empty() {
+        let shards = (processors() / PROCESSORS_PER_SHARD).clamp(1, MOST_SHARDS);
+        return Ok(shards as u8);
+    }
+    let number = chosen.parse().ok();
+    number
+        .filter(|number| (1..=MAX_SHARDS).contains(number))
+        .ok_or_else(|| {
+            let what = format!("{VARIABLE} is `{chosen}`; use a number from 1 to {MAX_SHARDS}");
+            let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, what);
+            Error::system("number of shards")(error)
+        })
 }
 
 /// Creates the engine of a slot.
@@ -63,4 +80,19 @@ fn fill(bytes: &mut [u8]) -> Result<(), Error> {
     rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
         .map_err(|e| Error::system("random numbers")(e.into()))?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn impossible_number_of_shards_is_an_error() {
+        assert_eq!(chosen_shards("60").unwrap(), 60);
+        assert!(chosen_shards("").unwrap() >= 1);
+        for chosen in ["0", "61", "-1", "many"] {
+            let error = chosen_shards(chosen).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{chosen}`")), "{error}");
+        }
+    }
 }

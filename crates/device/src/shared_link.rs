@@ -208,7 +208,7 @@ impl SharedLink {
             let before = self.link();
             check_netns(self.netns)?;
             faults::check(&before)?;
-            let mut open = Client::open()?.attach(&before.name, wanted_shards())?;
+            let mut open = Client::open()?.attach(&before.name, wanted_shards()?)?;
             if open.link.index != before.index {
                 return Err(gone(&before.name));
             }

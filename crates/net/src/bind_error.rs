@@ -25,8 +25,9 @@ pub enum BindError {
     /// would receive another slot's packets.
     #[error(
         "slot {slot} cannot be created: the group on UDP port {ROCE_PORT} has {found} sockets \
-         ({family}), so a new one would serve slot {found}. {} the group since before ferroced was \
-         restarted, and does not hand it over; end it",
+         ({family}), so a new one would serve slot {found}. {} the group, and does not hand it over: it \
+         is a ferroced with another XDG_RUNTIME_DIR or FERROCE_RUNTIME_DIR, or is left from before \
+         ferroced was restarted; end it",
         holder.as_ref().map_or_else(
             || "Another ferroced of this user, or a program that outlived one, holds".to_owned(),
             |(pid, name)| format!("Process {pid} ({name}) holds"),

@@ -48,6 +48,26 @@ fn memory_is_registered_and_deregistered() {
     );
 }
 
+/// glibc's smallest stack, and the usual one of a thread of Argobots.
+#[test]
+fn memory_is_registered_on_a_stack_of_16_kib() {
+    let name = "regions::memory_is_registered_on_a_stack_of_16_kib";
+    with_domain(name, |_, pd| {
+        const PAGES: usize = 3000;
+        let (pd, addr) = (pd.expose_provenance(), pages(PAGES).expose_provenance());
+        #[allow(clippy::disallowed_methods)] // the program's thread
+        std::thread::scope(|scope| {
+            let small = std::thread::Builder::new().stack_size(16 << 10);
+            let register = move || unsafe {
+                let (pd, addr) = (ptr::with_exposed_provenance_mut(pd), addr as *mut _);
+                let mr = made(ibv_reg_mr(pd, addr, PAGES * 4096, WRITE));
+                assert_eq!(ibv_dereg_mr(mr), 0);
+            };
+            small.spawn_scoped(scope, register).unwrap().join().unwrap();
+        });
+    });
+}
+
 #[test]
 fn invalid_registrations_are_refused() {
     with_domain(

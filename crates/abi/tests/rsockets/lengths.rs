@@ -5,7 +5,9 @@ use core::ptr;
 use ferroce_abi::exports::*;
 use libc::iovec;
 
-use crate::common::{errno, on_loopback, zeros};
+use ferroce_testnet::{isolated, netdev};
+
+use crate::common::{Ferroced, LINK, errno, ferroced, on_loopback, zeros};
 use crate::socket::Socket;
 
 fn part(bytes: &mut [u8], length: usize) -> iovec {
@@ -79,5 +81,38 @@ fn overlapping_buffers_are_filled_one_after_another() {
         };
         let received = rreadv(server.0, [first, second].as_ptr(), 2);
         assert_eq!((received, &bytes), (6, b"efcd"));
+    });
+}
+
+/// Posted, the datagram would put the queue pair into the error state, and nothing would arrive any
+/// more.
+#[test]
+fn datagram_longer_than_the_mtu_is_refused_and_the_socket_stays_usable() {
+    let name = "lengths::datagram_longer_than_the_mtu_is_refused_and_the_socket_stays_usable";
+    isolated(name, || {
+        netdev::set_mtu("lo", 1500);
+        let _ferroced = Ferroced::start();
+        ferroced::add_link(LINK, "lo");
+        let receiver = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
+        receiver.bind("127.0.0.1:0").unwrap();
+        let addr = format!("127.0.0.1:{}", receiver.port());
+        let sender = Socket::new(libc::AF_INET, libc::SOCK_DGRAM);
+        // The port's MTU is 1024, and the header of an IPv4 address has 8 bytes.
+        const LONGEST: usize = 1024 - 8;
+        let exchange = |bytes: &[u8]| {
+            assert_eq!(sender.send_to(bytes, &addr), Ok(bytes.len()));
+            let (got, port) = receiver.receive_from(0).unwrap();
+            assert_eq!(got, bytes);
+            let back = format!("127.0.0.1:{port}");
+            assert_eq!(receiver.send_to(bytes, &back), Ok(bytes.len()));
+            assert_eq!(sender.receive_from(0).unwrap().0, bytes);
+        };
+        // The first datagrams use UDP, later ones the queue pairs.
+        for _ in 0..5 {
+            exchange(&[1; LONGEST]);
+            let refused = sender.send_to(&[2; LONGEST + 1], &addr);
+            assert_eq!(refused, Err(libc::EMSGSIZE));
+            exchange(&[3; 100]);
+        }
     });
 }

@@ -12,7 +12,7 @@ const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Directory of `rdma`, `rxe_cfg` and `rxe_init.sh`, below that of the libraries.
 const COMMANDS: &str = "bin";
 const PATH: &str = "PATH";
-const PRELOAD: &str = "LD_PRELOAD";
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
 const PRELOAD_LIBRARY: &str = "libferroce-preload.so";
 const ASAN: &str = "ASAN_OPTIONS";
 /// Programs built with AddressSanitizer refuse to start if a library is preloaded before

@@ -36,13 +36,7 @@ pub(super) fn find(name: &OsStr, path: &OsStr) -> Option<PathBuf> {
 /// libraries, each with its remedy. A file that cannot be read gets none: running it fails
 /// with the cause.
 pub(super) fn warnings(program: &Path, path: &OsStr) -> Vec<String> {
-    let mut file = program.to_owned();
-    for _ in 0..DEEPEST {
-        match interpreter(&file, path) {
-            Ok(Some(next)) => file = next,
-            _ => break,
-        }
-    }
+    let file = executable(program, path);
     let mut reasons = Vec::new();
     if let Ok(Some(elf)) = Elf::read(&file) {
         reasons.extend(elf.reason());
@@ -60,6 +54,26 @@ pub(super) fn warnings(program: &Path, path: &OsStr) -> Vec<String> {
     };
     let lines = reasons.into_iter();
     lines.map(|reason| format!("{name} {reason}")).collect()
+}
+
+/// Returns true if a program, or the interpreter of a script, would not start with a library in
+/// LD_PRELOAD: musl's dynamic linker ends a program whose preloaded library needs glibc, where
+/// others print a line and go on.
+pub(super) fn ends_with_preload(program: &Path, path: &OsStr) -> bool {
+    let elf = Elf::read(&executable(program, path));
+    elf.is_ok_and(|elf| elf.is_some_and(|elf| elf.is_musl()))
+}
+
+/// Returns the file that the kernel loads: the program, or the interpreter of a script.
+fn executable(program: &Path, path: &OsStr) -> PathBuf {
+    let mut file = program.to_owned();
+    for _ in 0..DEEPEST {
+        match interpreter(&file, path) {
+            Ok(Some(next)) => file = next,
+            _ => break,
+        }
+    }
+    file
 }
 
 /// Returns the interpreter of a script, and `None` for other files.
@@ -143,10 +157,14 @@ impl Elf {
         }))
     }
 
+    fn is_musl(&self) -> bool {
+        let linker = self.linker.as_ref().map(|linker| linker.to_string_lossy());
+        linker.is_some_and(|linker| linker.contains("musl"))
+    }
+
     /// Returns the reason why the executable cannot load Ferroce's libraries.
     fn reason(&self) -> Option<&'static str> {
-        let linker = self.linker.as_ref().map(|linker| linker.to_string_lossy());
-        match linker {
+        match self.linker {
             _ if !self.is_64_bit => Some(
                 "is a 32-bit program, which cannot load Ferroce's 64-bit libraries and will not \
                  see its links; build it for 64 bits",
@@ -155,7 +173,7 @@ impl Elf {
                 "is linked statically, so it loads no library and will not see Ferroce's links; \
                  link it dynamically",
             ),
-            Some(linker) if linker.contains("musl") => Some(
+            Some(_) if self.is_musl() => Some(
                 "is linked with musl, which cannot load Ferroce's libraries, and will not see its \
                  links; build it for glibc",
             ),
@@ -255,8 +273,13 @@ mod tests {
         let at = bytes.windows(linker.len()).position(|part| part == linker);
         let at = at.expect("its name");
         bytes[at..at + 13].copy_from_slice(b"/lib/ld-musl\0");
-        let said = only_warning(&Scratch::new("musl", &bytes));
+        let musl = Scratch::new("musl", &bytes);
+        let said = only_warning(&musl);
         assert!(said.contains("is linked with musl"), "{said}");
+        let script = Scratch::new("of-musl", format!("#!{}\n", musl.0.display()).as_bytes());
+        for (file, ends) in [(&musl, true), (&script, true), (&file, false)] {
+            assert_eq!(ends_with_preload(&file.0, OsStr::new("")), ends);
+        }
 
         let mut bytes = ourselves();
         let table = word(&bytes, Elf::PROGRAM_HEADERS) as usize;

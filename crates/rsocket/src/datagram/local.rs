@@ -10,8 +10,10 @@ use crate::cm::Id;
 use crate::queue::{Queue, Sizes};
 use crate::{Errno, Result, error};
 
-/// Maximum length of a datagram, including its address header.
+/// Maximum length of a datagram on any link, including its address header.
 pub(super) const MAX_MESSAGE: usize = 4096;
+/// The smallest MTU of a port: a datagram that fits needs no look at the link.
+const SMALLEST_MTU: usize = 256;
 /// The device writes 40 bytes of GRH in front of each received datagram.
 const GRH: usize = 40;
 const SLOT: usize = GRH + MAX_MESSAGE;
@@ -111,12 +113,30 @@ impl Local {
         !self.free.is_empty()
     }
 
-    /// Sends slices as one datagram; EAGAIN if all send slots are in use.
-    pub(super) fn send(&mut self, parts: &[&[u8]], to: &Route) -> Result<()> {
-        let length: usize = parts.iter().map(|part| part.len()).sum();
-        if length > MAX_MESSAGE {
+    /// Refuses a datagram that is longer than the present MTU of the port, address header included:
+    /// EMSGSIZE. Posted, it would put the queue pair into the error state, and no datagram would be
+    /// sent or received any more.
+    pub(super) fn check_length(&self, length: usize) -> Result<()> {
+        if length <= SMALLEST_MTU {
+            return Ok(());
+        }
+        let link = self.queue.device().0.link();
+        let mtu = (link.active_mtu as usize).clamp(SMALLEST_MTU, MAX_MESSAGE);
+        if length > mtu {
+            tracing::debug!(
+                "a datagram rsocket refuses {length} bytes (address header included): the MTU of \
+                 {} is {mtu}; send shorter datagrams, or raise the MTU of {}",
+                link.name,
+                link.netdev
+            );
             return Err(Errno::MSGSIZE);
         }
+        Ok(())
+    }
+
+    /// Sends slices as one datagram, whose length is checked; EAGAIN if all send slots are in use.
+    pub(super) fn send(&mut self, parts: &[&[u8]], to: &Route) -> Result<()> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
         let slot = self.free.pop().ok_or(Errno::AGAIN)?;
         let mut at = slot as usize * SLOT;
         for part in parts {

@@ -46,6 +46,9 @@ impl Datagram {
     fn try_send(&self, state: &mut State, data: &[u8], to: SocketAddr) -> Result<()> {
         let peer = state.peers.get(&to).ok_or(Errno::HOSTUNREACH)?;
         let local = &mut state.locals[peer.local];
+        let port = udp::local_addr(&self.udp).map_or(0, |addr| addr.port());
+        let (address, length) = AddressHeader(SocketAddr::new(local.ip, port)).encode();
+        local.check_length(length.saturating_add(data.len()))?;
         let Some(route) = &peer.route else {
             let header = DatagramHeader {
                 data: true,
@@ -54,9 +57,7 @@ impl Datagram {
             };
             return self.send_udp(&header, data, to);
         };
-        let port = udp::local_addr(&self.udp).map_or(0, |addr| addr.port());
-        let (header, length) = AddressHeader(SocketAddr::new(local.ip, port)).encode();
-        local.send(&[&header[..length], data], route)
+        local.send(&[&address[..length], data], route)
     }
 
     fn send_udp(&self, header: &DatagramHeader, data: &[u8], to: SocketAddr) -> Result<()> {

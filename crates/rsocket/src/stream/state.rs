@@ -286,6 +286,11 @@ impl State {
 fn failure(kind: &EventKind) -> Result<()> {
     match *kind {
         EventKind::Rejected { .. } | EventKind::Refused { .. } => Err(Errno::CONNREFUSED),
+        // The listener has accepted and closed before our RTU. rdma_cm says EINVAL, as the kernel does.
+        EventKind::ConnectError {
+            errno: libc::EINVAL,
+            ..
+        } => Err(Errno::CONNRESET),
         EventKind::AddressError { errno }
         | EventKind::RouteError { errno }
         | EventKind::ConnectError { errno, .. }
@@ -315,5 +320,20 @@ fn check_path(records: &[u8]) -> Result<()> {
     match usable && rest.is_empty() {
         true => Ok(()),
         false => Err(Errno::INVAL),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_that_ends_before_it_is_established_is_reset() {
+        let failed = |errno| {
+            let params = None;
+            failure(&EventKind::ConnectError { errno, params })
+        };
+        assert_eq!(failed(libc::EINVAL), Err(Errno::CONNRESET));
+        assert_eq!(failed(libc::ETIMEDOUT), Err(Errno::TIMEDOUT));
     }
 }
