@@ -16,8 +16,15 @@ use loopback::{HERE, Loopback};
 /// Returns a queue pair that is its own peer, and so answers itself.
 fn end() -> End<Loopback> {
     let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
-    end.connect(end.qpn, HERE, HERE);
+    connect(&mut end);
     end
+}
+
+/// Connects a queue pair with itself, as programs connect it with a peer on their host.
+fn connect(end: &mut End<Loopback>) {
+    end.connect(end.qpn, HERE, HERE);
+    let peer_is_here = end.core.engine.set_local_peer(end.qpn, 1, false);
+    peer_is_here.expect("the queue pair exists");
 }
 
 /// Sends request 1 and receives it. The ACK is deferred, and leaves with the next packets.
@@ -53,6 +60,26 @@ fn request_completes_before_its_answer() {
             "{caller:?}"
         );
     }
+}
+
+/// A network separates the packets of a run. A peer that polls in between must see its request complete
+/// first: `ib_send_lat -e` between two machines overflowed its completion queue.
+#[test]
+fn request_completes_before_its_answer_arrives_from_another_host() {
+    let mut end = End::new(Loopback::default(), &Arc::default(), QpType::Rc, 0);
+    end.connect(end.qpn, HERE, HERE);
+    receive_request(&mut end);
+    end.post_send(Time::ZERO, 2);
+    end.flush(Time::ZERO);
+    let answer = end.core.wire().runs.borrow_mut().pop_back();
+    end.turn(Time::ZERO, Caller::Poller);
+    let request = end.cq.pop().map(|wc| (wc.opcode, wc.wr_id));
+    assert_eq!(request, Some((WcOpcode::Send, 1)));
+    assert!(end.cq.pop().is_none(), "the answer is on its way");
+    end.core.wire().runs.borrow_mut().extend(answer);
+    end.turn(Time::ZERO, Caller::Poller);
+    let answer = end.cq.pop().map(|wc| (wc.opcode, wc.wr_id));
+    assert_eq!(answer, Some((WcOpcode::Recv, 2)));
 }
 
 /// DiSNI counts completed sends and receives in one queue. It waited for ever when three answers and one ACK
@@ -120,7 +147,7 @@ fn request_completes_before_its_answer_in_queues_of_one_channel() {
         }
         let page = Arc::default();
         let mut end = End::with_queues(Loopback::default(), &page, QpType::Rc, 0, cqs);
-        end.connect(end.qpn, HERE, HERE);
+        connect(&mut end);
         end.post_send(Time::ZERO, 1);
         end.turn(Time::ZERO, Caller::ExpectsPost);
         assert!(end.recv_cq.pop().is_some());
