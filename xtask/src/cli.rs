@@ -311,6 +311,7 @@ EXAMPLES
   cargo xtask bench programs --bundle DIR  everything for a machine without cargo
   cargo xtask bench programs --vm          beside the kernel's rdma_rxe, in a virtual machine
   cargo xtask bench programs --vm --type siw    beside the kernel's siw
+  cargo xtask bench programs --vm --guests 2    the same between two virtual machines
   cargo xtask bench programs -- --help     the benchmark's own help")]
     Programs {
         /// Copy the benchmark, Ferroce and the programs with their libraries to DIR, and do not
@@ -319,7 +320,8 @@ EXAMPLES
         bundle: Option<PathBuf>,
 
         /// Measure in a virtual machine, beside its kernel's rdma_rxe, or siw with `--type siw`:
-        /// both ends in the guest, the drivers by turns. Needs root. Must be the first argument.
+        /// both ends in the guest, or each in its own with `--guests 2`, the drivers by turns.
+        /// Needs root. Must be the first argument.
         #[arg(long)]
         vm: bool,
 

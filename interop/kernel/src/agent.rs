@@ -5,24 +5,25 @@ use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The agent's TCP port. QEMU forwards this port of the loopback interface to the guest.
+/// TCP port of the agent in a guest. QEMU forwards a port of the host's loopback interface to it: this
+/// one for the first guest.
 pub(crate) const PORT: u16 = 2200;
 /// Timeout for the agent's reply to an empty command, in an emulated machine.
 const ANSWER: Duration = Duration::from_secs(5);
 
-/// Runs a command in the guest and writes its output to `output` as it arrives. Returns
-/// the exit status.
+/// Runs a command in the guest whose agent has the host's port `agent`, and writes its output to
+/// `output` as it arrives. Returns the exit status.
 ///
 /// # Errors
 /// If the agent cannot be reached, or the connection breaks.
-pub(crate) fn run(command: &str, output: &mut impl Write) -> io::Result<i32> {
-    perform(connect()?, command, output)
+pub(crate) fn run(agent: u16, command: &str, output: &mut impl Write) -> io::Result<i32> {
+    perform(connect(agent)?, command, output)
 }
 
 /// Returns true if the agent replies within [`ANSWER`]. A successful connection is not
 /// enough: QEMU accepts it even if no process in the guest does, and may keep it open.
-pub(crate) fn answers() -> bool {
-    let asked = connect().and_then(|stream| {
+pub(crate) fn answers(agent: u16) -> bool {
+    let asked = connect(agent).and_then(|stream| {
         stream.set_read_timeout(Some(ANSWER))?;
         perform(stream, "true", &mut Vec::new())
     });
@@ -50,8 +51,8 @@ fn perform(mut stream: TcpStream, command: &str, output: &mut impl Write) -> io:
 }
 
 #[allow(clippy::disallowed_methods)] // a tool that controls a virtual machine
-fn connect() -> io::Result<TcpStream> {
-    TcpStream::connect(("127.0.0.1", PORT))
+fn connect(agent: u16) -> io::Result<TcpStream> {
+    TcpStream::connect(("127.0.0.1", agent))
 }
 
 /// A pending wait for a process in the guest to listen on a TCP port.
@@ -62,8 +63,8 @@ impl Listener {
     ///
     /// # Errors
     /// If the agent cannot be reached.
-    pub(crate) fn new(port: u16) -> io::Result<Listener> {
-        let mut stream = connect()?;
+    pub(crate) fn new(agent: u16, port: u16) -> io::Result<Listener> {
+        let mut stream = connect(agent)?;
         stream.write_all(format!("listen {port}\0").as_bytes())?;
         stream.set_nonblocking(true)?;
         Ok(Listener(stream))
@@ -84,8 +85,8 @@ impl Listener {
 }
 
 /// Runs a command of the guest as if it were this program: same output, same exit status.
-pub(crate) fn main(command: &str) -> ExitCode {
-    match run(command, &mut io::stdout()) {
+pub(crate) fn main(agent: u16, command: &str) -> ExitCode {
+    match run(agent, command, &mut io::stdout()) {
         // A signal gives the same exit status as in a shell: 128 plus its number.
         Ok(status) if status < 0 => ExitCode::from(u8::try_from(128 - status).unwrap_or(255)),
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(255)),

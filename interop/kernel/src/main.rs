@@ -50,6 +50,7 @@ EXAMPLES
     interop-kernel --shell 'rdma link; uname -r'     only boot and run this in the guest
     interop-kernel --speed --ferroce target/release/ferroce
     interop-kernel --speed --type siw --ferroce target/release/ferroce
+    interop-kernel --speed --guests 2 --ferroce target/release/ferroce
 
 FILES
     $XDG_CACHE_HOME/ferroce-interop/    kernel and disk of the virtual machine
@@ -93,18 +94,26 @@ struct Arguments {
     /// Type of the links that --speed measures
     #[arg(long = "type", value_enum, requires = "speed", default_value_t = Link::Rxe)]
     link: Link,
+    /// Number of guests for --speed: 1 has both ends in one guest, 2 has the server in one and the
+    /// client in another
+    #[arg(long, value_name = "N", requires = "speed", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=2))]
+    guests: u8,
     /// Boot, run a shell command in the guest, and exit
     #[arg(long, value_name = "COMMAND")]
     shell: Option<String>,
     /// Run a command in the running guest (internal)
     #[arg(long, hide = true)]
     in_guest: Option<String>,
+    /// The host's TCP port of the agent in that guest (internal)
+    #[arg(long, hide = true, default_value_t = agent::PORT)]
+    agent: u16,
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match &arguments.in_guest {
-        Some(command) => return agent::main(command),
+        Some(command) => return agent::main(arguments.agent, command),
         None if arguments.list => list(&arguments),
         None if enclosure::is_inside() => inside(&arguments),
         None => prepare(&arguments),
@@ -161,13 +170,28 @@ fn inside(arguments: &Arguments) -> Result<bool> {
         true => Some(speed::pack(&arguments.ferroce, &folder)?),
         false => None,
     };
-    let vm = vm::Vm::boot(&image, arguments.accelerator, disk.as_deref(), &folder)?;
+    let boot = |place| {
+        vm::Vm::boot(
+            &image,
+            place,
+            arguments.accelerator,
+            disk.as_deref(),
+            &folder,
+        )
+    };
+    let vm = boot(network::GUESTS[0])?;
     if let Some(command) = &arguments.shell {
         print!("{}", vm.run(command)?);
         return Ok(true);
     }
     if arguments.speed {
-        return speed::measure(&vm, arguments.link, arguments.only.as_deref(), &folder);
+        let second = match arguments.guests {
+            2 => Some(boot(network::GUESTS[1])?),
+            _ => None,
+        };
+        let client = second.as_ref().unwrap_or(&vm);
+        let ends = speed::Ends::new(&vm, client, arguments.link, &folder);
+        return ends.measure(arguments.only.as_deref());
     }
     let mut site = run::Site::new(network, vm)?;
     let mut report = Report::default();

@@ -9,16 +9,48 @@ use ferroce_harness::{User, deadline, now, pause};
 use ferroce_testnet::netdev;
 use rustix::process::{Signal, kill_process};
 
+use crate::agent;
 use crate::case::Link;
 
 pub(crate) const HOST: [&str; 2] = ["10.78.0.1", "fd78::1"];
-pub(crate) const GUEST: [&str; 2] = ["10.78.0.2", "fd78::2"];
-/// MAC address of the guest's netdev, by which the guest recognises it.
-pub(crate) const GUEST_MAC: &str = "52:54:00:78:00:02";
-/// The host's netdev that leads to the guest. It carries single packets, not segmented runs.
-pub(crate) const TAP: &str = "tap0";
+pub(crate) const GUEST: [&str; 2] = GUESTS[0].addresses;
+/// The host's netdev that leads to the guest.
+pub(crate) const TAP: &str = GUESTS[0].tap;
 /// The largest MTU, which is also the initial one.
 pub(crate) const MTU: u32 = 9000;
+
+/// A guest's place on the bridge.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Folder for logs.
+    pub(crate) name: &'static str,
+    /// IPv4 and IPv6 address.
+    pub(crate) addresses: [&'static str; 2],
+    /// MAC address of the guest's netdev, by which the guest recognises it.
+    pub(crate) mac: &'static str,
+    /// The host's netdev that leads to the guest. It carries single packets, not segmented runs.
+    pub(crate) tap: &'static str,
+    /// TCP port of the guest's agent on the host's loopback interface.
+    pub(crate) agent: u16,
+}
+
+/// The places of guests. Tests use the first; only measurements between two guests use both.
+pub(crate) const GUESTS: [Place; 2] = [
+    Place {
+        name: "guest0",
+        addresses: ["10.78.0.2", "fd78::2"],
+        mac: "52:54:00:78:00:02",
+        tap: "tap0",
+        agent: agent::PORT,
+    },
+    Place {
+        name: "guest1",
+        addresses: ["10.78.0.3", "fd78::3"],
+        mac: "52:54:00:78:00:03",
+        tap: "tap1",
+        agent: agent::PORT + 1,
+    },
+];
 
 /// The network, and a user with Ferroce on it.
 pub(crate) struct Network {
@@ -40,15 +72,20 @@ impl Network {
         ip(&["link", "set", "br0", "arp", "off"])?;
         netdev::add_veth("veth0", "veth1");
         netdev::set_master("veth1", "br0");
-        // The guest's netdev remains, with its captures, while QEMU is started anew.
-        ip(&["tuntap", "add", "dev", TAP, "mode", "tap"])?;
-        netdev::set_master(TAP, "br0");
-        for name in ["veth0", "veth1", TAP] {
+        for place in GUESTS {
+            // The guest's netdev remains, with its captures, while QEMU is started anew.
+            ip(&["tuntap", "add", "dev", place.tap, "mode", "tap"])?;
+            netdev::set_master(place.tap, "br0");
+            // A long message of an unreliable transport must fit into the transmit queue.
+            ip(&["link", "set", place.tap, "txqueuelen", "5000"])?;
+        }
+        for name in ["veth0", "veth1"]
+            .into_iter()
+            .chain(GUESTS.map(|place| place.tap))
+        {
             netdev::set_mtu(name, MTU);
             netdev::set_up(name);
         }
-        // A long message of an unreliable transport must fit into the transmit queue.
-        ip(&["link", "set", TAP, "txqueuelen", "5000"])?;
         netdev::add_address("veth0", &format!("{}/24", HOST[0]));
         netdev::add_address("veth0", &format!("{}/64", HOST[1]));
         netdev::await_link_local("veth0");

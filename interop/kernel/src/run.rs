@@ -8,7 +8,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow, ensure};
 use ferroce_harness::{Running, deadline, now, pause};
 
-use crate::agent;
 use crate::capture::{self, Capture};
 use crate::case::{Caller, Case, Link, Ready};
 use crate::network::{MTU, Network};
@@ -159,7 +158,7 @@ impl Site {
             }
             (Ready::Listens(port), Caller::Ferroce) => server.wait_for_listener(*port, until),
             (Ready::Listens(port), Caller::Kernel) => {
-                let mut listener = agent::Listener::new(*port)?;
+                let mut listener = self.vm.listener(*port)?;
                 while !listener.is_listening()? {
                     if let Some(status) = server.wait_for_end(now())? {
                         anyhow::bail!("the server ended before it listened ({status})");
@@ -236,7 +235,7 @@ impl Site {
     pub(crate) fn describe(&self, folder: &Path) {
         let ask = "dmesg | tail -n 60; rdma statistic show; rdma resource show qp";
         // A guest whose kernel has crashed accepts the command, and never replies.
-        let said = match agent::answers() {
+        let said = match self.vm.answers() {
             true => self.vm.run(ask),
             false => Err(anyhow!("the guest does not reply: see its console")),
         };

@@ -1,6 +1,6 @@
-//! Speed of Ferroce beside the kernel's driver: the same programs in the same guest.
+//! Speed of Ferroce beside the kernel's driver: the same programs in the same guests.
 //!
-//! Server and client both run in the guest, first with the kernel's `rdma_rxe` or `siw`, then
+//! Server and client run in one guest or in two, first with the kernel's `rdma_rxe` or `siw`, then
 //! with Ferroce, in each round. Only one driver has a link at a time: those of type rxe both use
 //! UDP port 4791. A guest without hardware virtualisation is slow: the ratios count, not the
 //! figures.
@@ -12,9 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ferroce_harness::{Running, deadline, now, pause};
 
-use crate::agent;
 use crate::case::Link;
-use crate::network::GUEST;
 use crate::vm::Vm;
 use crate::weather;
 
@@ -26,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(180);
 const FIRST_PORT: u16 = 18_600;
 /// The disk with Ferroce, in the guest.
 const DISK: &str = "/dev/vdb";
+
+/// Column of the latency at 99 % in perftest's table.
+const P99_COLUMN: usize = 7;
 
 /// The figure of a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,11 +85,11 @@ fn rows(link: Link) -> &'static [(&'static str, Figure)] {
 /// The kernel's siw binds a listener without an address to its netdev, which connections of the
 /// same host do not reach. The server waits before it ends: siw reports an error for a SEND that
 /// has arrived, if the peer closes the connection before siw has completed it.
-fn options(link: Link) -> [String; 2] {
+fn options(link: Link, server: &str) -> [String; 2] {
     match link {
         Link::Rxe => [0; 2].map(|_| "-d rxe0 -x 1".to_owned()),
         Link::Siw => [
-            format!("-d siw0 -R --wait_destroy=1 --source_ip={}", GUEST[0]),
+            format!("-d siw0 -R --wait_destroy=1 --source_ip={server}"),
             "-d siw0 -R --wait_destroy=1".to_owned(),
         ],
     }
@@ -104,11 +105,21 @@ impl Figure {
         }
     }
 
-    fn unit(self) -> &'static str {
-        match self {
+    /// Returns a figure with its unit.
+    fn format(self, value: f64) -> String {
+        let unit = match self {
             Figure::Latency => "us",
             Figure::Bandwidth => "MiB/s",
             Figure::Rate => "k/s",
+        };
+        format!("{value:>9.1} {unit:<5}")
+    }
+
+    /// Returns a latency at 99 %.
+    fn format_p99(self, value: f64) -> String {
+        match self {
+            Figure::Latency => format!("{value:.1}"),
+            Figure::Bandwidth | Figure::Rate => "-".to_owned(),
         }
     }
 
@@ -183,92 +194,190 @@ pub(crate) fn pack(ferroce: &Path, folder: &Path) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Measures all rows, or those that contain `only`, and prints a table. Returns true.
-pub(crate) fn measure(vm: &Vm, link: Link, only: Option<&str>, folder: &Path) -> Result<bool> {
-    vm.run(&format!(
-        "mkdir -p /tmp/ferroce && tar xf {DISK} -C /tmp/ferroce && /tmp/ferroce/ferroce --version"
-    ))?;
-    vm.run(Driver::Kernel.link(Link::Rxe)[1])
-        .context("cannot delete the kernel's link")?;
-    if link == Link::Siw {
-        // perftest's client connects twice, does not wait for the server to listen again, and
-        // crashes if refused.
-        vm.run(&weather::lose_refusals("lo"))?;
+/// Server and client of the measured programs. Both may be the same guest.
+pub(crate) struct Ends<'a> {
+    server: &'a Vm,
+    client: &'a Vm,
+    link: Link,
+    /// Folder for logs.
+    folder: &'a Path,
+}
+
+impl<'a> Ends<'a> {
+    pub(crate) fn new(server: &'a Vm, client: &'a Vm, link: Link, folder: &'a Path) -> Ends<'a> {
+        Ends {
+            server,
+            client,
+            link,
+            folder,
+        }
     }
-    let rows = rows(link)
-        .iter()
-        .filter(|(program, _)| only.is_none_or(|only| program.contains(only)));
-    println!(
-        "{:<42} {:>15} {:>15} {:>10}",
-        "both ends in one guest",
-        format!("kernel {}", link.kind()),
-        "Ferroce",
-        "advantage"
-    );
-    let mut port = FIRST_PORT;
-    let (mut ahead, mut total) = (0, 0);
-    for &(program, figure) in rows {
-        let mut samples: [Vec<f64>; 3] = Default::default();
+
+    /// Measures all rows, or those that contain `only`, and prints a table. Returns true if no program
+    /// failed.
+    pub(crate) fn measure(&self, only: Option<&str>) -> Result<bool> {
+        self.prepare()?;
+        let rows = rows(self.link)
+            .iter()
+            .filter(|(program, _)| only.is_none_or(|only| program.contains(only)));
+        println!("{}", self.place());
+        println!(
+            "{:<39} {:>15} {:>9} {:>15} {:>9} {:>10}",
+            "",
+            format!("kernel {}", self.link.kind()),
+            "99 %",
+            "Ferroce",
+            "99 %",
+            "advantage"
+        );
+        let mut port = FIRST_PORT;
+        let (mut ahead, mut total, mut failed) = (0, 0, 0);
+        for &(program, figure) in rows {
+            total += 1;
+            match self.measure_row(program, figure, &mut port) {
+                Ok(advantage) => ahead += usize::from(advantage > 1.0),
+                Err(error) => {
+                    failed += 1;
+                    // The program's whole output follows its first error.
+                    let error = format!("{error:#}");
+                    let first: Vec<&str> = error.lines().take(2).collect();
+                    println!("{program:<39} failed: {}", first.join(" "));
+                    self.delete_links()?;
+                }
+            }
+        }
+        println!("\nFerroce is ahead in {ahead} of {total} rows; {failed} failed.");
+        Ok(failed == 0)
+    }
+
+    /// Measures a row by turns and prints it. Returns the advantage of Ferroce.
+    fn measure_row(&self, program: &str, figure: Figure, port: &mut u16) -> Result<f64> {
+        let mut samples: [Vec<f64>; 5] = Default::default();
         for _ in 0..ROUNDS {
-            let mut round = [0.0; 2];
-            for (value, driver) in round.iter_mut().zip([Driver::Kernel, Driver::Ferroce]) {
-                port += 1;
-                *value = run_pair(vm, (driver, link), program, figure, port, folder)
-                    .with_context(|| format!("{program} ({driver:?})"))?;
+            let mut round = [Sample::default(); 2];
+            for (sample, driver) in round.iter_mut().zip([Driver::Kernel, Driver::Ferroce]) {
+                *port += 1;
+                *sample = self
+                    .run_pair(driver, program, figure, *port)
+                    .with_context(|| format!("{driver:?}"))?;
             }
             let [kernel, ferroce] = round;
-            let values = [kernel, ferroce, figure.advantage(ferroce, kernel)];
+            let advantage = figure.advantage(ferroce.value, kernel.value);
+            let values = [
+                kernel.value,
+                kernel.p99,
+                ferroce.value,
+                ferroce.p99,
+                advantage,
+            ];
             samples
                 .iter_mut()
                 .zip(values)
                 .for_each(|(all, value)| all.push(value));
         }
-        let [kernel, ferroce, advantage] = samples.map(median);
-        let unit = figure.unit();
+        let [kernel, kernel_p99, ferroce, ferroce_p99, advantage] = samples.map(median);
+        let [kernel, ferroce] = [kernel, ferroce].map(|value| figure.format(value));
+        let [kernel_p99, ferroce_p99] =
+            [kernel_p99, ferroce_p99].map(|value| figure.format_p99(value));
         println!(
-            "{program:<42} {kernel:>9.1} {unit:<5} {ferroce:>9.1} {unit:<5} {advantage:>8.2} x"
+            "{program:<39} {kernel:>15} {kernel_p99:>9} {ferroce:>15} {ferroce_p99:>9} {advantage:>8.2} x"
         );
-        ahead += usize::from(advantage > 1.0);
-        total += 1;
+        Ok(advantage)
     }
-    println!("\nFerroce is ahead in {ahead} of {total} rows.");
-    Ok(true)
-}
 
-/// Runs server and client of a program; returns the client's figure.
-fn run_pair(
-    vm: &Vm,
-    (driver, link): (Driver, Link),
-    program: &str,
-    figure: Figure,
-    port: u16,
-    folder: &Path,
-) -> Result<f64> {
-    let [add, delete] = driver.link(link);
-    vm.run(add)?;
-    let seconds = PATIENCE.as_secs();
-    let [serve, call] = options(link).map(|options| {
-        let prefix = driver.prefix();
-        format!("timeout {seconds} {prefix}{program} {options} -F -p {port}")
-    });
-    let mut server = Running::spawn(&mut vm.program(&serve)?, folder, "server")?;
-    let until = deadline(PATIENCE);
-    let mut listener = agent::Listener::new(port)?;
-    while !listener.is_listening()? {
-        if let Some(status) = server.wait_for_end(now())? {
-            anyhow::bail!("the server ended ({status}): {}", server.output()?);
+    /// Deletes the links that a failed measurement has left.
+    fn delete_links(&self) -> Result<()> {
+        for vm in self.guests() {
+            for driver in [Driver::Kernel, Driver::Ferroce] {
+                let [_, delete] = driver.link(self.link);
+                vm.run(&format!("{delete} || true"))?;
+            }
         }
-        ensure!(now() < until, "the server does not listen");
-        pause();
+        Ok(())
     }
-    let output = vm.run(&format!("{call} {}", GUEST[0]))?;
-    server.wait_for_success(until)?;
-    vm.run(delete)?;
-    parse(&output, figure).with_context(|| format!("no figure in: {output}"))
+
+    /// Unpacks Ferroce in the guests, and deletes their links.
+    fn prepare(&self) -> Result<()> {
+        for vm in self.guests() {
+            vm.run(&format!(
+                "mkdir -p /tmp/ferroce && tar xf {DISK} -C /tmp/ferroce && \
+                 /tmp/ferroce/ferroce --version"
+            ))?;
+            vm.run(Driver::Kernel.link(Link::Rxe)[1])
+                .context("cannot delete the kernel's link")?;
+        }
+        if self.link == Link::Siw {
+            // perftest's client connects twice, does not wait for the server to listen again, and
+            // crashes if refused.
+            let netdev = if self.is_one() { "lo" } else { "data0" };
+            self.client.run(&weather::lose_refusals(netdev))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the guests, each once.
+    fn guests(&self) -> impl Iterator<Item = &'a Vm> {
+        [self.server, self.client]
+            .into_iter()
+            .take(if self.is_one() { 1 } else { 2 })
+    }
+
+    fn is_one(&self) -> bool {
+        std::ptr::eq(self.server, self.client)
+    }
+
+    /// Returns a line that says where the ends run.
+    fn place(&self) -> String {
+        let guests = match self.is_one() {
+            true => "Both ends in one guest with",
+            false => "Each end in a guest of its own with",
+        };
+        let cores = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let processors = self.server.processors();
+        format!("{guests} {processors}, on a machine with {cores} cores:")
+    }
+
+    /// Runs server and client of a program; returns the client's figures.
+    fn run_pair(&self, driver: Driver, program: &str, figure: Figure, port: u16) -> Result<Sample> {
+        let [add, delete] = driver.link(self.link);
+        for vm in self.guests() {
+            vm.run(add)?;
+        }
+        let seconds = PATIENCE.as_secs();
+        let address = self.server.address();
+        let [serve, call] = options(self.link, address).map(|options| {
+            let prefix = driver.prefix();
+            format!("timeout {seconds} {prefix}{program} {options} -F -p {port}")
+        });
+        let mut server = Running::spawn(&mut self.server.program(&serve)?, self.folder, "server")?;
+        let until = deadline(PATIENCE);
+        let mut listener = self.server.listener(port)?;
+        while !listener.is_listening()? {
+            if let Some(status) = server.wait_for_end(now())? {
+                anyhow::bail!("the server ended ({status}): {}", server.output()?);
+            }
+            ensure!(now() < until, "the server does not listen");
+            pause();
+        }
+        let output = self.client.run(&format!("{call} {address}"))?;
+        server.wait_for_success(until)?;
+        for vm in self.guests() {
+            vm.run(delete)?;
+        }
+        parse(&output, figure).with_context(|| format!("no figure in: {output}"))
+    }
 }
 
-/// Returns the figure in perftest's table, whose row begins with two whole numbers.
-fn parse(output: &str, figure: Figure) -> Option<f64> {
+/// The figures of one measurement.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Sample {
+    value: f64,
+    /// Latency at 99 %; 0 for other figures.
+    p99: f64,
+}
+
+/// Returns the figures in perftest's table, whose row begins with two whole numbers.
+fn parse(output: &str, figure: Figure) -> Option<Sample> {
     let (column, factor) = figure.column();
     output.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -277,7 +386,14 @@ fn parse(output: &str, figure: Figure) -> Option<f64> {
             .iter()
             .all(|word| word.parse::<u64>().is_ok())
             .then_some(())?;
-        Some(words.get(column)?.parse::<f64>().ok()? * factor)
+        let number = |column: usize| words.get(column)?.parse::<f64>().ok();
+        Some(Sample {
+            value: number(column)? * factor,
+            p99: match figure {
+                Figure::Latency => number(P99_COLUMN)?,
+                Figure::Bandwidth | Figure::Rate => 0.0,
+            },
+        })
     })
 }
 
@@ -302,9 +418,10 @@ mod tests {
 
     #[test]
     fn figures_are_read_from_perftest_tables() {
-        assert_eq!(parse(LATENCY, Figure::Latency), Some(7.25));
-        assert_eq!(parse(BANDWIDTH, Figure::Bandwidth), Some(28.5));
-        assert_eq!(parse(BANDWIDTH, Figure::Rate), Some(467.0));
+        let sample = |value, p99| Some(Sample { value, p99 });
+        assert_eq!(parse(LATENCY, Figure::Latency), sample(7.25, 9.1));
+        assert_eq!(parse(BANDWIDTH, Figure::Bandwidth), sample(28.5, 0.0));
+        assert_eq!(parse(BANDWIDTH, Figure::Rate), sample(467.0, 0.0));
         assert_eq!(parse("8 500\n", Figure::Latency), None);
     }
 

@@ -10,7 +10,7 @@ use ferroce_harness::{Running, deadline, now, pause};
 
 use crate::agent;
 use crate::image::Image;
-use crate::network::{GUEST, GUEST_MAC, MTU, TAP};
+use crate::network::{MTU, Place};
 
 /// Timeout for booting under KVM.
 const KVM_PATIENCE: Duration = Duration::from_secs(25);
@@ -30,6 +30,9 @@ pub(crate) enum Accelerator {
     /// Emulation by QEMU
     Tcg,
 }
+
+/// Number of the guest's processors.
+const PROCESSORS: &str = "2";
 
 /// QEMU's options for the accelerators.
 const KVM: [&str; 4] = ["-accel", "kvm", "-cpu", "host"];
@@ -56,6 +59,7 @@ pub(crate) struct Vm {
 #[derive(Debug, Clone)]
 struct Hardware {
     image: Image,
+    place: Place,
     accelerator: [&'static str; 4],
     /// A second disk.
     disk: Option<PathBuf>,
@@ -67,6 +71,7 @@ impl Vm {
     /// Boots the guest, with a second disk if there is one; returns when its agent replies.
     pub(crate) fn boot(
         image: &Image,
+        place: Place,
         accelerator: Accelerator,
         disk: Option<&Path>,
         folder: &Path,
@@ -75,10 +80,12 @@ impl Vm {
         let maybe_kvm = Path::new("/dev/kvm").exists() && !no_kvm.exists();
         let hardware = Hardware {
             image: image.clone(),
+            place,
             accelerator: TCG,
             disk: disk.map(Path::to_owned),
-            folder: folder.to_owned(),
+            folder: folder.join(place.name),
         };
+        std::fs::create_dir_all(&hardware.folder)?;
         if accelerator == Accelerator::Kvm || accelerator == Accelerator::Auto && maybe_kvm {
             // Under some hypervisors /dev/kvm exists, but a stock kernel does not boot.
             let with_kvm = Hardware {
@@ -113,7 +120,7 @@ impl Vm {
     }
 
     fn await_agent(&mut self, until: Instant) -> Result<()> {
-        while !agent::answers() {
+        while !self.answers() {
             if let Some(status) = self.qemu.wait_for_end(now())? {
                 bail!("QEMU ended ({status}): {}", self.qemu.output()?);
             }
@@ -140,8 +147,8 @@ impl Vm {
     /// Runs a shell command in the guest, which must succeed; returns its output.
     pub(crate) fn run(&self, command: &str) -> Result<String> {
         let mut said = Vec::new();
-        let status =
-            agent::run(command, &mut said).context("the agent in the guest does not reply")?;
+        let status = agent::run(self.agent(), command, &mut said)
+            .context("the agent in the guest does not reply")?;
         let said = String::from_utf8_lossy(&said).into_owned();
         ensure!(
             status == 0,
@@ -153,39 +160,84 @@ impl Vm {
     /// Returns a command of this host that runs a shell command in the guest.
     pub(crate) fn program(&self, command: &str) -> Result<Command> {
         let mut program = Command::new(std::env::current_exe()?);
-        program.arg("--in-guest").arg(command).process_group(0);
+        program.arg("--in-guest").arg(command);
+        program.arg("--agent").arg(self.agent().to_string());
+        program.process_group(0);
         Ok(program)
+    }
+
+    /// Returns a wait for a process in the guest to listen on a TCP port.
+    pub(crate) fn listener(&self, port: u16) -> Result<agent::Listener> {
+        Ok(agent::Listener::new(self.agent(), port)?)
+    }
+
+    /// Returns true if the agent in the guest replies.
+    pub(crate) fn answers(&self) -> bool {
+        agent::answers(self.agent())
+    }
+
+    /// Returns the guest's IPv4 address.
+    pub(crate) fn address(&self) -> &'static str {
+        self.hardware.place.addresses[0]
+    }
+
+    /// Returns a few words on the guest's processors.
+    pub(crate) fn processors(&self) -> String {
+        let how = match self.hardware.accelerator == TCG {
+            true => "emulated",
+            false => "virtualised",
+        };
+        format!("{PROCESSORS} {how} processors")
+    }
+
+    fn agent(&self) -> u16 {
+        self.hardware.place.agent
     }
 }
 
 impl Hardware {
     /// Returns the command that starts the guest.
     fn qemu(&self) -> Command {
+        let Place {
+            addresses,
+            mac,
+            tap,
+            agent,
+            ..
+        } = self.place;
         let clock = match self.accelerator == TCG {
             true => TCG_CLOCK,
             false => "",
         };
         let append = format!(
-            "console=ttyS0 {clock} quiet mitigations=off net.ifnames=0 panic=0 interop.mac={GUEST_MAC} \
+            "console=ttyS0 {clock} quiet mitigations=off net.ifnames=0 panic=0 interop.mac={mac} \
              interop.ip4={}/24 interop.ip6={}/64 interop.mtu={MTU} interop.port={}",
-            GUEST[0],
-            GUEST[1],
+            addresses[0],
+            addresses[1],
             agent::PORT
         );
         let disk = format!(
             "file={},format=raw,if=virtio,readonly=on",
             self.image.disk.display()
         );
-        let tap = format!("tap,id=data,ifname={TAP},script=no,downscript=no,vnet_hdr=off");
-        let data = format!("virtio-net-pci,netdev=data,mac={GUEST_MAC},romfile=,host_mtu={MTU}");
+        let tap = format!("tap,id=data,ifname={tap},script=no,downscript=no,vnet_hdr=off");
+        let data = format!("virtio-net-pci,netdev=data,mac={mac},romfile=,host_mtu={MTU}");
         let user = format!(
-            "user,id=control,restrict=on,hostfwd=tcp:127.0.0.1:{0}-:{0}",
+            "user,id=control,restrict=on,hostfwd=tcp:127.0.0.1:{agent}-:{}",
             agent::PORT
         );
         let mut command = Command::new("qemu-system-x86_64");
         command
             .args(self.accelerator)
-            .args(["-smp", "2", "-m", "768", "-nodefaults", "-display", "none"])
+            .args([
+                "-smp",
+                PROCESSORS,
+                "-m",
+                "768",
+                "-nodefaults",
+                "-display",
+                "none",
+            ])
             .arg("-serial")
             .arg(format!("file:{}", self.folder.join("console").display()))
             .arg("-kernel")
