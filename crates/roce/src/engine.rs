@@ -7,7 +7,7 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ferroce_wire::{Flow, Mtu, Packet};
+use ferroce_wire::{ACKNOWLEDGE_LEN, Flow, Mtu, Packet, Psn};
 
 use crate::attr::{AttrMask, QpAttr, QpCap, QpInit, QpType};
 use crate::bugs::{Bug, Injected};
@@ -401,6 +401,14 @@ impl Engine {
         };
         let qp = self.qps.get(u32::from_be_bytes([0, a, b, c]));
         qp.is_some_and(Qp::shows_completion_order)
+    }
+
+    /// Notes how an ACK has arrived, before [`Engine::receive`] gets it: alone, or behind other packets of its run.
+    pub fn note_ack_arrival(&mut self, ack: &[u8; ACKNOWLEDGE_LEN], alone: bool) {
+        let [_, _, _, _, _, a, b, c, _, d, e, f, ..] = *ack;
+        if let Some(qp) = self.qps.get_mut(u32::from_be_bytes([0, a, b, c])) {
+            qp.note_ack_arrival(Psn::new(u32::from_be_bytes([0, d, e, f])), alone);
+        }
     }
 
     /// Returns true if queue pairs may have packets to send.

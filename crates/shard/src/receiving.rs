@@ -3,7 +3,7 @@
 use ferroce_faults::Provoked;
 use ferroce_net::{IncomingRun, Scope, Wire};
 use ferroce_roce::{Datagram, Engine, Time};
-use ferroce_wire::completes_rc_receive;
+use ferroce_wire::{completes_rc_receive, rc_acknowledge};
 
 use crate::answers::ack_behind_answers;
 use crate::bugs::{Bug, Injected};
@@ -44,6 +44,10 @@ impl<W: Wire, P: AsRef<CreditPage> + Clone> Core<W, P> {
             while !rest.payload.is_empty() {
                 datagram.payload = rest.first_payload(run.segment);
                 datagram.ip_id = rest.ip_id;
+                if let Some(ack) = rc_acknowledge(datagram.payload) {
+                    let alone = datagram.payload.len() == whole.payload.len();
+                    engine.note_ack_arrival(&ack, alone);
+                }
                 let memory = process.memory();
                 let predicted = engine.receive_predicted(now, memory, &rest, run.segment);
                 if predicted > 0 {

@@ -7,7 +7,7 @@ use ferroce_wire::Flow;
 use super::cursor::Requester;
 use super::ecn::Notifications;
 use super::responder::Responder;
-use super::{Due, PeerPort, Qp, RetryCounts};
+use super::{Due, PeerPort, Qp, RetryCounts, RunArrival};
 use crate::attr::{QpAttr, QpCap, QpInit, QpState, QpType};
 use crate::engine::Config;
 use crate::error::VerbsError;
@@ -66,6 +66,7 @@ impl Qp {
             due: Due::empty(),
             cq_overflow: false,
             local_peer: 0,
+            run_arrival: RunArrival::default(),
             peer_ip_id: 0,
             pd: init.pd.clone(),
             send_cq: init.send_cq.clone(),

@@ -39,6 +39,7 @@ mod request_kind;
 mod requester;
 mod responder;
 mod responses;
+mod run_arrival;
 
 use core::num::NonZeroU16;
 use std::sync::Arc;
@@ -66,6 +67,7 @@ use ecn::Notifications;
 use peer_port::PeerPort;
 pub(crate) use peer_port::Sender;
 use responder::Responder;
+use run_arrival::{AckPlace, RunArrival};
 
 /// Packets that a queue pair may add to a batch while other queue pairs are waiting.
 const QUANTUM: usize = 64;
@@ -131,6 +133,8 @@ pub(crate) struct Qp {
     req: Requester,
     sq: SendQueue,
     retry_counts: RetryCounts,
+    /// Whether runs of a peer on another host arrive whole.
+    run_arrival: RunArrival,
     rq: RecvRing,
     resp: Responder,
     xrcd: Option<Arc<Xrcd>>,
@@ -294,7 +298,7 @@ impl Qp {
     ///
     /// READ responses go first, because the peer's work requests wait for them. Requests
     /// follow. The pending ACK goes last: as the shortest packet it can end their run. It goes
-    /// before requests that may be answers, unless they form one run to a peer on this host.
+    /// before requests that may be answers, unless the peer receives both in one run.
     pub(crate) fn transmit(&mut self, cx: &mut Context, batch: &mut Batch) {
         let due = core::mem::take(&mut self.due);
         // With no other queue pair ready there is no quantum: send until the batch is full.
@@ -313,8 +317,14 @@ impl Qp {
             if due.contains(Due::PROBE) {
                 self.transmit_probe(cx, batch, limit);
             }
-            if due.contains(Due::ACK | Due::REQUESTS) && !self.ack_may_follow_requests(batch) {
-                self.transmit_ack(batch);
+            if due.contains(Due::ACK | Due::REQUESTS) {
+                let (ack, place) = (self.resp.pending_ack, self.ack_place(batch));
+                if place != AckPlace::BehindRequests {
+                    self.transmit_ack(batch);
+                }
+                if place == AckPlace::Both {
+                    self.resp.pending_ack = ack;
+                }
             }
             let requests = due.contains(Due::REQUESTS)
                 && match self.kind {

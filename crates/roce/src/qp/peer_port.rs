@@ -10,6 +10,7 @@
 //! packets from the slot of its peer's QPN only, and pins the slot as it would a port.
 
 use super::Qp;
+use super::run_arrival::RunArrival;
 
 /// A sender of packets on this host.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -51,6 +52,7 @@ impl Qp {
     pub(crate) fn unpin_peer_port(&mut self) {
         self.peer_port = PeerPort::ANY;
         self.local_peer = 0;
+        self.run_arrival = RunArrival::default();
         self.path.in_memory = false;
     }
 

@@ -17,6 +17,7 @@ use ferroce_wire::{
 
 use super::request_kind::RequestKind;
 use super::responder::{Saved, SavedResult};
+use super::run_arrival::AckPlace;
 use super::{Due, Qp};
 use crate::attr::QpState;
 use crate::bugs::Bug;
@@ -295,18 +296,18 @@ impl Qp {
         self.push_response_packet(batch, mark, Origin::Response(psn), 0);
     }
 
-    /// True if the pending ACK may be sent behind the requests that are due.
+    /// Returns the place of the pending ACK beside the requests that are due.
     ///
     /// A request completes before the answer to it arrives: on adapters the ACK precedes the answer, and
-    /// programs depend on that. A peer on this host finds an ACK behind answers in the same run, and processes it first. So
-    /// all answers must be packets of one size, not shorter than the ACK, that fit a run. To another host the
-    /// ACK goes first: the network separates the packets of a run, and they arrive one after the other.
-    pub(super) fn ack_may_follow_requests(&self, batch: &Batch) -> bool {
+    /// programs depend on that. A peer finds an ACK behind answers in the same run, and processes it first. So
+    /// all answers must be packets of one size, not shorter than the ACK, that fit a run, and the run must
+    /// arrive whole ([`run_arrival`](super::run_arrival)).
+    pub(super) fn ack_place(&mut self, batch: &Batch) -> AckPlace {
         let index = self.req.index();
         let due = (index..self.sq.len()).filter_map(|index| self.sq.get(index));
         let mut messages = due.take(batch.packets_of_run());
         let Some(first) = messages.next() else {
-            return true;
+            return AckPlace::BehindRequests;
         };
         let (mut count, mut uniform, mut answers) = (1, true, first.op.completes_receive());
         for wqe in messages {
@@ -316,12 +317,16 @@ impl Qp {
         }
         let is_short = (1..=self.mtu).contains(&first.length);
         let packet = MAX_HEADER_LEN + first.length as usize;
-        !answers
-            || self.local_peer != 0
-                && uniform
-                && is_short
-                && index + count == self.sq.len()
-                && batch.fits_run(count + 1, packet)
+        let is_one_run = uniform
+            && is_short
+            && index + count == self.sq.len()
+            && batch.fits_run(count + 1, packet);
+        match (answers, is_one_run) {
+            (false, _) => AckPlace::BehindRequests,
+            (true, false) => AckPlace::BeforeRequests,
+            (true, true) if self.local_peer != 0 => AckPlace::BehindRequests,
+            (true, true) => self.run_arrival.ack_place(),
+        }
     }
 
     /// Adds packets of the READ response at the front of the queue to the batch.

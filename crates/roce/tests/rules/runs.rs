@@ -302,6 +302,44 @@ fn ack_precedes_answers_to_another_host() {
     }
 }
 
+/// Both ends send the first ACKs twice, before and behind the answer. Once the peer's runs have arrived whole, the ACK
+/// goes behind the answer; after a separated one, before it.
+#[test]
+fn ack_goes_behind_answers_while_runs_arrive_whole() {
+    const SEND: u8 = 0x04;
+    const ACK: u8 = 0x11;
+    for (whole, separated, expected) in [
+        (0, false, &[&[ACK][..], &[SEND, ACK]][..]),
+        (63, false, &[&[ACK], &[SEND, ACK]]),
+        (64, false, &[&[SEND, ACK]]),
+        (64, true, &[&[ACK], &[SEND]]),
+        (0, true, &[&[ACK], &[SEND]]),
+    ] {
+        let mut pair = Pair::rc();
+        let qpn = pair.hosts[1].qpn;
+        let engine = &mut pair.hosts[1].engine;
+        let psn = engine.query_qp(qpn).unwrap().attr.sq_psn;
+        let mut ack = [0; 20];
+        ack[0] = ACK;
+        ack[5..8].copy_from_slice(&qpn.to_be_bytes()[1..]);
+        ack[9..12].copy_from_slice(&psn.prev().value().to_be_bytes()[1..]);
+        (0..whole).for_each(|_| engine.note_ack_arrival(&ack, false));
+        if separated {
+            engine.note_ack_arrival(&ack, true);
+        }
+        leave_ack_pending(&mut pair);
+        let sges = [pair.hosts[1].sge(0, 8)];
+        pair.post(1, wr(2, SendOp::Send { imm: None }, &sges));
+        let mut batch = Batch::new(256, LIMITS);
+        pair.hosts[1].engine.poll_transmit(pair.now, &mut batch);
+        check(&batch);
+        let opcode = |n| batch.packet(n).header()[0];
+        let runs = batch.runs().iter().map(|run| run.packets.clone());
+        let opcodes: Vec<Vec<u8>> = runs.map(|run| run.map(opcode).collect()).collect();
+        assert_eq!(opcodes, expected, "{whole} whole runs");
+    }
+}
+
 #[test]
 fn ack_follows_writes_that_form_several_runs() {
     let mut pair = Pair::rc();
