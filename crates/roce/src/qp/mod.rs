@@ -317,15 +317,15 @@ impl Qp {
             if due.contains(Due::PROBE) {
                 self.transmit_probe(cx, batch, limit);
             }
+            let mut repeated_ack = None;
             if due.contains(Due::ACK | Due::REQUESTS) {
                 let (ack, place) = (self.resp.pending_ack, self.ack_place(batch));
                 if place != AckPlace::BehindRequests {
                     self.transmit_ack(batch);
                 }
-                if place == AckPlace::Both {
-                    self.resp.pending_ack = ack;
-                }
+                repeated_ack = ack.filter(|_| place == AckPlace::Both);
             }
+            let before = batch.len();
             let requests = due.contains(Due::REQUESTS)
                 && match self.kind {
                     QpType::Ud | QpType::Gsi => self.transmit_datagrams(cx, batch, limit),
@@ -334,6 +334,10 @@ impl Qp {
                 };
             more.set(Due::REQUESTS, requests);
             if due.contains(Due::ACK) {
+                // Alone it would look as if it had been separated from its run.
+                if batch.len() > before {
+                    self.resp.pending_ack = self.resp.pending_ack.or(repeated_ack);
+                }
                 self.transmit_ack(batch);
             }
         }
